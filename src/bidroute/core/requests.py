@@ -1,0 +1,34 @@
+"""Requests as a router sees them: everything known on arrival, never the true output length."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from bidroute.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request waiting to be routed.
+
+    `predicted_tokens` is whatever point prediction of the output length came with the request (a client hint,
+    a model, or in experiments the truth with or without noise); a length predictor decides what to make of it.
+    Times are seconds on the host's clock. SLOs are seconds after arrival; infinity means none.
+    """
+
+    id: int
+    arrival_s: float
+    prompt_tokens: int
+    max_tokens: int | None = None
+    predicted_tokens: float | None = None
+    priority: float = 0.0
+    tenant: str = ""
+    ttft_slo_s: float = math.inf
+    e2e_slo_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.arrival_s):
+            raise ConfigError(f"request {self.id}: arrival_s={self.arrival_s}; expected a finite time in seconds")
+        if self.prompt_tokens < 0:
+            raise ConfigError(f"request {self.id}: prompt_tokens={self.prompt_tokens}; expected 0 or more")

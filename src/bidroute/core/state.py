@@ -1,0 +1,18 @@
+"""What a policy sees: the queue, the fleet and the length model. No clock, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bidroute.core.fleet import Fleet
+from bidroute.core.lengths import LengthModel
+from bidroute.core.queue import WaitingQueue
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingState:
+    """The state a policy decides on. Policies read it; only the controller changes it."""
+
+    queue: WaitingQueue
+    fleet: Fleet
+    lengths: LengthModel

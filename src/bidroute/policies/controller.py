@@ -1,0 +1,139 @@
+"""The controller: what every host drives. It owns the state, applies decisions, and tells the policy what happened.
+
+Hosts own time, transport and failures. They call one method per event; the controller keeps queue, ledger and
+length model consistent, so that no host can forget a lease or a length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bidroute.core.devices import Device
+from bidroute.core.fleet import Fleet, Lease
+from bidroute.core.queue import WaitingQueue
+from bidroute.core.requests import Request
+from bidroute.core.state import RoutingState
+from bidroute.errors import NeverFitsError
+from bidroute.lengths.base import LengthPredictor
+from bidroute.policies.base import Decision, Policy, Timing
+
+
+class Controller:
+    """One policy at work on one fleet.
+
+    `require_max_tokens`: refuse a request when prompt + max_tokens fits no device (else only prompt + 1 counts).
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        devices: list[Device],
+        predictor: LengthPredictor,
+        *,
+        require_max_tokens: bool = False,
+    ) -> None:
+        self.policy = policy
+        self.predictor = predictor
+        self.require_max_tokens = require_max_tokens
+        self.state = RoutingState(WaitingQueue(), Fleet(devices), predictor.model)
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def enqueue(self, now_s: float, request: Request) -> None:
+        """A request arrived. Raises NeverFitsError when no device of the fleet could ever run it."""
+        peak = request.prompt_tokens + 1
+        if self.require_max_tokens and request.max_tokens is not None:
+            peak = max(peak, request.prompt_tokens + request.max_tokens)
+        if not self.state.fleet.fits(peak):
+            largest = max(int(ledger.device.kv_tokens) for ledger in self.state.fleet.ledgers)
+            raise NeverFitsError(
+                f"request {request.id} needs {peak} KV tokens; the largest device holds {largest}: "
+                "shorten it or add a larger device"
+            )
+        prediction = self.predictor.predict(request)
+        self.state.queue.add(request, prediction.length_class, prediction.exact_tokens)
+        self.policy.request_arrived(now_s, request, prediction.length_class)
+
+    def update(self, now_s: float) -> None:
+        """Let the policy refresh its slow estimates."""
+        self.policy.update(now_s, self.state)
+
+    def decide(self, now_s: float, devices: Sequence[int]) -> Decision:
+        """Ask the policy, open a lease for every assignment, and return the decision."""
+        decision = self.policy.decide(now_s, self.state, devices)
+        queue = self.state.queue
+        for assignment in decision.assignments:
+            row = queue.position(assignment.request_id)
+            length_class, exact_tokens = int(queue.length_class[row]), int(queue.exact_tokens[row])
+            request = queue.remove(assignment.request_id)
+            self.state.fleet.open(request, assignment.device, length_class, exact_tokens)
+        return decision
+
+    def started(self, request_id: int, *, prefilled: bool) -> None:
+        """The request joined its device's batch; `prefilled` when its prompt is in the KV cache already."""
+        self.state.fleet.start(request_id, prefilled=prefilled)
+
+    def prefilled(self, request_id: int, decoded_tokens: int = 0) -> None:
+        """The request's prompt is processed, and `decoded_tokens` output tokens came with it."""
+        self.state.fleet.prefilled(request_id, decoded_tokens)
+
+    def advanced(self, device: int, periods: int, duration_s: float) -> None:
+        """`periods` iterations passed on the device; every decoding request has as many tokens more."""
+        self.state.fleet.advance(device, periods, duration_s)
+
+    def progressed(self, request_id: int, decoded_tokens: int) -> None:
+        """The request has produced this many tokens in all."""
+        self.state.fleet.progress(request_id, decoded_tokens)
+
+    def preempted(self, request_id: int) -> None:
+        """The engine threw the request out of its batch, back into its own queue."""
+        self.state.fleet.preempt(request_id)
+
+    def finished(self, now_s: float, request_id: int, output_tokens: int) -> Lease:
+        """The request ended by itself with this true length: close its lease and learn from it."""
+        lease = self.state.fleet.close(request_id)
+        lengths = self.state.lengths
+        lengths.observe(lease.length_class, output_tokens)
+        if lengths.due():
+            lengths.learn(*self._running())
+        self.policy.request_finished(now_s, request_id, output_tokens)
+        return lease
+
+    def cancelled(self, request_id: int) -> None:
+        """The request is gone, waiting or leased; nothing is learned from it. Unknown ids raise LedgerError."""
+        if request_id in self.state.queue:
+            self.state.queue.remove(request_id)
+        else:
+            self.state.fleet.close(request_id)
+
+    def _running(self) -> tuple[np.ndarray, np.ndarray]:
+        ledgers = self.state.fleet.ledgers
+        return (
+            np.concatenate([ledger.length_class for ledger in ledgers]),
+            np.concatenate([ledger.decoded_tokens for ledger in ledgers]),
+        )
+
+    # --- devices ----------------------------------------------------------------------------------------------
+
+    def device_joined(self, device: Device) -> int:
+        """A device joined; returns its index."""
+        return self.state.fleet.join(device)
+
+    def device_draining(self, device: int) -> None:
+        """The device takes nothing new from now on."""
+        self.state.fleet.drain(device)
+
+    def device_resized(self, device: int, batch_slots: int, kv_tokens: int) -> None:
+        """The device's capacity changed."""
+        self.state.fleet.resize(device, batch_slots, kv_tokens)
+
+    def device_left(self, device: int) -> list[Lease]:
+        """The device is gone: all its leases are closed and returned, for the host to retry or fail."""
+        return self.state.fleet.leave(device)
+
+    @property
+    def dispatches_on_arrival(self) -> bool:
+        """Whether engines keep queues of their own under this policy."""
+        return self.policy.timing is Timing.ON_ARRIVAL
