@@ -139,27 +139,27 @@ class Fleet:
     @property
     def open_leases(self) -> IntArray:
         """Open leases per device, int64[G]."""
-        return self._totals[0]
+        return self._totals[0, :]
 
     @property
     def pending(self) -> IntArray:
         """Leases that wait inside the engine, int64[G]."""
-        return self._totals[1]
+        return self._totals[1, :]
 
     @property
     def kv_tokens_used(self) -> IntArray:
         """KV tokens held by the leases in the batch, int64[G]."""
-        return self._totals[2]
+        return self._totals[2, :]
 
     @property
     def batch_slots(self) -> IntArray:
         """B_g, int64[G]."""
-        return self._totals[3]
+        return self._totals[3, :]
 
     @property
     def kv_tokens(self) -> IntArray:
         """C_g in tokens, int64[G]."""
-        return self._totals[4]
+        return self._totals[4, :]
 
     # --- leases -----------------------------------------------------------------------------------------------
 
@@ -286,9 +286,7 @@ class Fleet:
 
     def fits(self, tokens: int) -> bool:
         """Whether a request whose KV peaks at `tokens` could ever run on a device that takes requests."""
-        return any(
-            ledger.device.fits(tokens) for ledger in self.ledgers if ledger.status is Status.ACTIVE
-        )
+        return any(ledger.device.fits(tokens) for ledger in self.ledgers if ledger.status is Status.ACTIVE)
 
 
 def _held_tokens(ledger: DeviceLedger, position: int) -> int:

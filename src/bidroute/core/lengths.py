@@ -103,6 +103,6 @@ def _survival(deaths: FloatArray, leaving: FloatArray) -> FloatArray:
     """Product-limit estimate: deaths and everything that leaves the risk set, by length → S, shape [horizon+1]."""
     at_risk = np.cumsum(leaving[::-1])[::-1]
     hazard = np.divide(deaths, at_risk, out=np.zeros_like(deaths), where=at_risk > 1e-12)
-    survival = np.cumprod(1.0 - np.minimum(hazard[:-1], 1.0))
+    survival: FloatArray = np.cumprod(1.0 - np.minimum(hazard[:-1], 1.0), dtype=np.float64)
     survival[-1] = 0.0
     return survival

@@ -36,12 +36,8 @@ class Workload:
     def head(self, requests: int) -> Workload:
         """The first `requests` of it."""
         k = slice(0, requests)
-        return Workload(
-            self.name, self.arrival_s[k], self.prompt_tokens[k], self.output_tokens[k], self.skipped_rows
-        )
+        return Workload(self.name, self.arrival_s[k], self.prompt_tokens[k], self.output_tokens[k], self.skipped_rows)
 
     def sped_up(self, factor: float) -> Workload:
         """The same requests, arriving `factor` times faster."""
-        return Workload(
-            self.name, self.arrival_s / factor, self.prompt_tokens, self.output_tokens, self.skipped_rows
-        )
+        return Workload(self.name, self.arrival_s / factor, self.prompt_tokens, self.output_tokens, self.skipped_rows)
