@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import ClassVar
 
-from bidroute.core.queue import IntArray
+from bidroute.core.queue import FloatArray, IntArray
 from bidroute.core.requests import Request
 from bidroute.core.state import RoutingState
 
@@ -72,6 +72,19 @@ class Explanation:
     instead: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class PriceSnapshot:
+    """The prices a policy holds now, for reports and dashboards.
+
+    `edges_periods` int64[buckets+1] are distances from now; `slot_price` float64[G, buckets] is in reward units
+    per slot and period, `kv_price` float64[G, buckets] in reward units per KV token and period.
+    """
+
+    edges_periods: IntArray
+    slot_price: FloatArray
+    kv_price: FloatArray
+
+
 class Policy(ABC):
     """A routing policy.
 
@@ -107,6 +120,10 @@ class Policy(ABC):
     ) -> list[Explanation]:
         """Say for each of these waiting requests what `decide` would do with it now and why; changes nothing."""
         return []
+
+    def prices(self) -> PriceSnapshot | None:
+        """The prices it holds now; None for policies without prices."""
+        return None
 
     def choose_blindly(self, count: int, state: RoutingState) -> IntArray | None:
         """For policies that ignore the state: the devices of the next `count` arrivals, int64[count].
