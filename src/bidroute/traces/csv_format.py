@@ -35,7 +35,7 @@ class CsvFormat(TraceFormat):
         self._names = (self.time_column, self.prompt_column, self.output_column)
         for column in self._names:
             if column.lower() not in names:
-                raise BrokenFileError(1, f"column {column} is missing; the header has: {', '.join(names)}")
+                raise BrokenFileError(1, f"column {column} is missing; the header has: {listed(names)}")
         self._indexes = tuple(names.index(column.lower()) for column in self._names)
         self._fields = len(names)
 
@@ -58,6 +58,12 @@ class CsvFormat(TraceFormat):
 def split_header(line: str, delimiter: str) -> list[str]:
     """Column names in lower case."""
     return [name.strip().lower() for name in next(csv.reader([line.strip()], delimiter=delimiter), [])]
+
+
+def listed(names: list[str]) -> str:
+    """Column names for a message, cut where they are many."""
+    text = ", ".join(names)
+    return text if len(text) <= 200 else text[:200] + "…"
 
 
 def numbered_rows(stream: TextIO, delimiter: str) -> Iterator[tuple[int, list[str]]]:

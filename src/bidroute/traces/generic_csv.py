@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar, TextIO
 
 from bidroute.traces.base import BrokenFileError
-from bidroute.traces.csv_format import CsvFormat, numbered_rows, split_header
+from bidroute.traces.csv_format import CsvFormat, listed, numbered_rows, split_header
 from bidroute.traces.fields import TICKS_PER_S, clock_ticks, time_s
 
 TIME_ALIASES = (
@@ -93,7 +93,7 @@ class GenericCsv(CsvFormat):
 
     def _find(self, part: str, names: list[str]) -> int:
         wanted = self.options.columns.get(part)
-        header = ", ".join(names)
+        header = listed(names)
         if wanted is not None:
             if wanted.strip().lower() not in names:
                 raise BrokenFileError(1, f"column {wanted!r} ({part}) is missing; the header has: {header}")

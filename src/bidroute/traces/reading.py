@@ -78,7 +78,7 @@ def _collect(
                 if arrival_s < last_s:
                     raise ValueError(_out_of_order(arrival_s, last_s))
             except ValueError as reason:
-                columns.skip(f"{trace_format.unit} {number}: {reason}")
+                columns.skip(f"{trace_format.unit} {number}: {_printable(str(reason))}")
                 if skip_bad_rows:
                     continue
                 raise TraceError(f"{path}, {columns.first_reason}") from None
@@ -89,8 +89,13 @@ def _collect(
             if len(columns.arrival_s) == requests:
                 break
     except BrokenFileError as reason:
-        raise TraceError(f"{path}, {trace_format.unit} {reason.number}: {reason}") from None
+        raise TraceError(f"{path}, {trace_format.unit} {reason.number}: {_printable(str(reason))}") from None
     return columns
+
+
+def _printable(reason: str) -> str:
+    """What a file holds must not break the terminal that shows it."""
+    return reason if reason.isprintable() else reason.encode("unicode_escape").decode()
 
 
 def _out_of_order(arrival_s: float, last_s: float) -> str:
