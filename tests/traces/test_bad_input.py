@@ -111,7 +111,7 @@ def test_a_bad_conversation_is_refused_or_skipped(write: Write, turns: str, reas
         (VIDUR.encode() + b"0,\xff\xfe,1\n", ", line 2: num_prefill_tokens is '\\udcff\\udcfe'; expected a number"),
         (LINE(0, 1, 1).encode() + b"{\xff}", ", line 2: 'utf-8' codec can't encode"),
         (b"time,isl,\x1b\xff\n", ", line 1: no output column; the header has: time, isl, \\x1b\\udcff; expected"),
-        (",".join(["time", "isl", *map(str, range(5000))]), ", line 1: no output column; the header has: time, isl, 0, 1"),
+        (",".join(["time", "isl", *map(str, range(5000))]), ", line 1: no output column; the header has: time, isl, 0"),
         (VIDUR + '0,1,1\n"' + "x" * 200_000, ", line 3: not CSV: field larger than field limit"),
     ],
 )  # fmt: skip

@@ -58,7 +58,14 @@ def columns(workload: Workload) -> tuple[list[float], list[int], list[int]]:
     ],
 )  # fmt: skip
 def test_reads_a_sound_file(tmp_path: Path, content: str, expected: tuple[list[float], list[int], list[int]]) -> None:
-    for variant in (content, content.replace("\n", "\r\n"), "\ufeff" + content, content.rstrip("\n"), content + "\n\n"):
+    for variant in (
+        content,
+        content.replace("\n", "\r\n"),
+        content.replace("\n", "\r"),
+        "\ufeff" + content,
+        content.rstrip("\n"),
+        content + "\n\n",
+    ):
         workload = load_trace(write(tmp_path / "trace.x", variant))
         times, prompts, outputs = columns(workload)
         assert times == pytest.approx(expected[0], abs=1e-9)

@@ -56,8 +56,12 @@ class CsvFormat(TraceFormat):
 
 
 def split_header(line: str, delimiter: str) -> list[str]:
-    """Column names in lower case."""
-    return [name.strip().lower() for name in next(csv.reader([line.strip()], delimiter=delimiter), [])]
+    """Column names in lower case; none where the line is not CSV."""
+    try:
+        names = next(csv.reader([line.strip()], delimiter=delimiter), [])
+    except csv.Error:
+        names = []
+    return [name.strip().lower() for name in names]
 
 
 def listed(names: list[str]) -> str:

@@ -61,7 +61,7 @@ def read_file(
     trace_format = (kind or detect_format(head, str(path)))(options)
     try:
         # Bytes that are not UTF-8 become surrogates: they spoil the row that needs them, not the file.
-        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
+        with path.open(encoding="utf-8-sig", errors="surrogateescape") as stream:
             return _collect(path, trace_format, stream, requests, skip_bad_rows).workload(path)
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror}; expected a readable trace file") from None
@@ -116,4 +116,5 @@ def _head(path: Path) -> str:
         raise TraceError(f"{path}: the file is empty; expected at least one request")
     if b"\0" in head:
         raise TraceError(f"{path}: not UTF-8 text (it has NUL bytes); expected a CSV or JSON trace, in UTF-8")
-    return head.decode("utf-8-sig", errors="surrogateescape")
+    text = head.decode("utf-8-sig", errors="surrogateescape")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
