@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bidroute.errors import ConfigError, TraceError
-from bidroute.traces import FORMATS, Workload, load_trace
+from bidroute.traces import Workload, load_trace
 from bidroute.traces.formats import detect_format
 
 AZURE_2023 = (
@@ -192,7 +192,3 @@ def test_public_traces(file: str, requests: int, last_s: float, prompt_mean: flo
     assert workload.arrival_s[-1] == pytest.approx(last_s, abs=1e-6)
     assert workload.prompt_tokens.mean() == pytest.approx(prompt_mean, abs=1e-3)
     assert workload.output_tokens.mean() == pytest.approx(output_mean, abs=1e-3)
-
-
-def test_every_format_has_a_name_of_its_own() -> None:
-    assert list(FORMATS) == [kind.name for kind in FORMATS.values()]

@@ -75,8 +75,7 @@ def _collect(
         for number, record in trace_format.records(stream):
             try:
                 arrival_s, prompt_tokens, output_tokens = trace_format.row(record)
-                if arrival_s < last_s:
-                    raise ValueError(_out_of_order(arrival_s, last_s))
+                _check(arrival_s, last_s, prompt_tokens, output_tokens)
             except ValueError as reason:
                 columns.skip(f"{trace_format.unit} {number}: {_printable(str(reason))}")
                 if skip_bad_rows:
@@ -98,8 +97,16 @@ def _printable(reason: str) -> str:
     return reason if reason.isprintable() else reason.encode("unicode_escape").decode()
 
 
-def _out_of_order(arrival_s: float, last_s: float) -> str:
-    return f"time {arrival_s:.7g} s is before that of the row ahead, {last_s:.7g} s; sort the trace by time"
+def _check(arrival_s: float, last_s: float, prompt_tokens: int, output_tokens: int) -> None:
+    """What no format may let pass; most say it better themselves."""
+    if not last_s <= arrival_s < math.inf:
+        raise ValueError(
+            f"time {arrival_s:.7g} s is before that of the row ahead, {last_s:.7g} s; sort the trace by time"
+            if arrival_s < last_s
+            else f"time is {arrival_s}; expected a finite number"
+        )
+    if prompt_tokens < 0 or output_tokens < 1:
+        raise ValueError(f"{prompt_tokens} prompt and {output_tokens} output tokens; expected 0 and 1, or more")
 
 
 def _head(path: Path) -> str:
