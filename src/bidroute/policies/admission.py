@@ -25,7 +25,7 @@ from bidroute.errors import ConfigError
 from bidroute.policies import admission_kernels as kernels
 from bidroute.policies.admission_kernels import load_batches
 from bidroute.policies.admission_walk_kernels import add_one, judge_one, walk_pairs, walk_rows
-from bidroute.policies.base import Hold
+from bidroute.policies.base import Assignment, Hold
 
 GRID_POINTS = 64
 DEFAULT_RISK_Z = 1.0
@@ -94,6 +94,11 @@ class Walk:
     skipped_row: int
     skips: int
 
+    def assignments(self, ids: IntArray, rows: IntArray) -> list[Assignment]:
+        """What was released, where `rows` is the order (or the rows of the pairs) that was walked."""
+        taken = ids[rows[self.released]].tolist()
+        return [Assignment(request_id, device) for request_id, device in zip(taken, self.devices.tolist(), strict=True)]
+
     def held(self) -> dict[Hold, int]:
         """How many were held, by reason."""
         counts = np.bincount(self.verdicts, minlength=kernels.BEHIND + 1)
@@ -127,7 +132,7 @@ class Admission:
         self.residuals = ResidualTables(conservative=conservative)
         self._space = _Space()
 
-    def begin(self, state: RoutingState, devices: Sequence[int]) -> None:
+    def begin(self, state: RoutingState, devices: Sequence[int] | IntArray) -> None:
         """Look at the batches of these devices as they are now; forgets what was added before."""
         tables, fleet = self.residuals.refresh(state.lengths), state.fleet
         numbers, grids, exact = self._space.load(fleet, np.asarray(devices, dtype=np.int64), len(tables.distance))
@@ -138,7 +143,8 @@ class Admission:
     @property
     def free_slots(self) -> IntArray:
         """Free batch slots by position, int64[D]."""
-        return self._numbers[3]
+        free_slots: IntArray = self._numbers[3]
+        return free_slots
 
     def judge(self, position: int, prompt_tokens: int, length_class: int, exact_tokens: int = 0) -> int:
         """The verdict on one candidate for the device at `position`: RELEASED when it may start there now."""

@@ -166,7 +166,7 @@ def load_batches(
             held += in_blocks(columns[1, row] + columns[2, row] + 1, block)
             if columns[4, row] == 0:
                 known = 0
-        numbers[0, d], numbers[1, d], numbers[2, d], numbers[3, d] = g, totals[8, g], block, slots - n
+        numbers[0, d], numbers[1, d], numbers[2, d], numbers[3, d] = g, totals[8, g], block, max(slots - n, 0)
         numbers[4, d], numbers[5, d], numbers[6, d], numbers[7, d], numbers[8, d] = held, n, known, UNBUILT, 0
         width = max(width, slots, n)
     return width
