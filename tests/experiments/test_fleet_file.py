@@ -13,7 +13,8 @@ def written(tmp_path, text):
 def test_reads_groups_with_defaults(tmp_path):
     path = written(
         tmp_path,
-        "devices:\n- {name: big, count: 2, batch_slots: 64, kv_tokens: 900, speed: 2}\n- {batch_slots: 8, latency: x}\n",
+        "devices:\n- {name: big, count: 2, batch_slots: 64, kv_tokens: 900, speed: 2}\n"
+        "- {batch_slots: 8, latency: x}\n",
     )
     big, other = read_fleet(path)
     assert (big.name, big.count, big.batch_slots, big.kv_tokens, big.speed) == ("big", 2, 64, 900, 2.0)
@@ -44,7 +45,7 @@ def test_a_bad_file_is_refused_on_one_line_naming_the_field(tmp_path, text, says
 
 
 def test_an_unreadable_file_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="cannot read fleet file .*No such file"):
+    with pytest.raises(ConfigError, match=r"cannot read fleet file .*No such file"):
         read_fleet(tmp_path / "absent.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not UTF-8"):

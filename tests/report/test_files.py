@@ -6,6 +6,12 @@ from bidroute.errors import ConfigError
 from bidroute.report.files import check_writable, whole_file
 
 
+def write_then_fail(path, problem):
+    with whole_file(path) as file:
+        file.write("new")
+        raise problem
+
+
 def test_the_file_appears_whole(tmp_path):
     path = tmp_path / "out.txt"
     with whole_file(path) as file:
@@ -21,17 +27,15 @@ def test_the_file_appears_whole(tmp_path):
 def test_nothing_is_left_and_the_old_file_stays_when_writing_fails(tmp_path, problem):
     path = tmp_path / "out.txt"
     path.write_text("old")
-    with pytest.raises(problem), whole_file(path) as file:
-        file.write("new")
-        raise problem
+    with pytest.raises(problem):
+        write_then_fail(path, problem())
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_full_disk_is_a_config_error(tmp_path):
-    with pytest.raises(ConfigError, match="No space left"), whole_file(tmp_path / "out.txt") as file:
-        file.write("half")
-        raise OSError(28, "No space left on device")
+    with pytest.raises(ConfigError, match="No space left"):
+        write_then_fail(tmp_path / "out.txt", OSError(28, "No space left on device"))
     assert list(tmp_path.iterdir()) == []
 
 

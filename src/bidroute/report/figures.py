@@ -9,7 +9,7 @@ import numpy as np
 from bidroute.core.queue import FloatArray
 from bidroute.experiments.results import QUANTILES, Comparison, Timeline
 from bidroute.experiments.verdict import FLOOR_S, SUBJECT
-from bidroute.report.palette import FAINT, INK, KV_COLOUR, REASON_COLOURS, SLOTS_COLOUR
+from bidroute.report.palette import ENGINE_COLOUR, FAINT, INK, KV_COLOUR, OTHER, REASON_COLOURS, SLOTS_COLOUR
 
 Figure = dict[str, Any]
 MAX_POINTS = 400
@@ -101,11 +101,9 @@ def decimated(time_s: FloatArray, values: FloatArray) -> tuple[FloatArray, Float
 
 def _reasons(timeline: Timeline) -> list[Figure]:
     """Stacked areas: requests held in the router by reason, and those inside engines where there are any."""
-    stacks = {
-        f"held: {reason}": (held, REASON_COLOURS.get(reason, "#777777")) for reason, held in timeline.held.items()
-    }
+    stacks = {f"held: {reason}": (held, REASON_COLOURS.get(reason, OTHER)) for reason, held in timeline.held.items()}
     if np.any(timeline.pending > 0):
-        stacks["in an engine's queue"] = (timeline.pending, "#8b9099")
+        stacks["in an engine's queue"] = (timeline.pending, ENGINE_COLOUR)
     lines = []
     for label, (values, colour) in stacks.items():
         time_s, shown = decimated(timeline.time_s, values)

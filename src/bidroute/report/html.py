@@ -98,7 +98,8 @@ def _card(change: Change) -> str:
     label = change.measure.label.replace("preempt.", "preemptions").replace("tok/s", "output tokens/s")
     return (
         f'<div class="card change {kind}"><div class="label">{escape(label)}</div>'
-        f'<div class="value">{escape(change_text(change))}</div><div class="range">{escape(seeds) or "&nbsp;"}</div></div>'
+        f'<div class="value">{escape(change_text(change))}</div>'
+        f'<div class="range">{escape(seeds) or "&nbsp;"}</div></div>'
     )
 
 
@@ -141,7 +142,8 @@ def _distributions(order: list[str], colours: dict[str, str]) -> str:
         "<h2>Distributions and trade-offs</h2>\n"
         '<p class="note">Click a policy to show or hide it in every figure below.</p>\n'
         f'<div class="chips">{chips}</div>\n'
-        '<div class="pair"><div class="card"><div id="e2e-cdf"></div></div><div class="card"><div id="ttft-cdf"></div></div></div>\n'
+        '<div class="pair"><div class="card"><div id="e2e-cdf"></div></div>'
+        '<div class="card"><div id="ttft-cdf"></div></div></div>\n'
         '<div class="pair below"><div class="card"><div id="e2e-tradeoff"></div></div>'
         '<div class="card"><div id="ttft-tradeoff"></div></div></div>\n'
         '<div class="card below"><div id="queue"></div></div>'

@@ -28,6 +28,8 @@ REASON_COLOURS = {
 }
 SLOTS_COLOUR = "#e07b39"
 KV_COLOUR = "#b5527e"
+ENGINE_COLOUR = "#8b9099"  # waiting inside an engine
+OTHER = "#777777"
 INK = "#20262e"
 FAINT = "#e6e9ed"
 
