@@ -19,8 +19,6 @@ from bidroute.experiments.settings import ScenarioSettings
         ("speedup", math.inf, "speedup"),
         ("recompute_s_per_token", -1.0, "recompute"),
         ("recompute_s_per_token", math.nan, "recompute"),
-        ("ttft_slo_s", math.nan, "ttft-slo"),
-        ("e2e_slo_s", 0.0, "e2e-slo"),
     ],
 )
 def test_a_bad_number_is_named_with_what_was_expected(field, value, names):

@@ -26,7 +26,7 @@ class ScenarioSettings:
 
     `trace` is a file, or `builtin:NAME`; `fleet` a YAML file that replaces `devices`, `batch_slots` and
     `kv_tokens`; `mode` is `decode`, `aggregated` or `disaggregated:P`; `engine` is `key=value,…`; `latency` and
-    `prefill` are `affine:…` in seconds or the name of a packaged table; SLOs are seconds after arrival.
+    `prefill` are `affine:…` in seconds or the name of a packaged table; `slo` is `ttft=S,e2e=S,tpot=S` in seconds.
     """
 
     trace: str = DEFAULT_TRACE
@@ -44,8 +44,7 @@ class ScenarioSettings:
     recompute_s_per_token: float = DEFAULT_RECOMPUTE_S
     lengths: str = "none"
     objective: str = "balanced"
-    ttft_slo_s: float = math.inf
-    e2e_slo_s: float = math.inf
+    slo: str = ""
 
     def __post_init__(self) -> None:
         for name in ("requests", "devices", "batch_slots", "kv_tokens"):
@@ -54,10 +53,6 @@ class ScenarioSettings:
             raise ConfigError(f"speedup: {self.speedup}; expected a positive number, such as 13")
         if not (math.isfinite(self.recompute_s_per_token) and self.recompute_s_per_token >= 0):
             raise ConfigError(f"recompute: {self.recompute_s_per_token}; expected seconds per token, 0 or more")
-        for name in ("ttft_slo_s", "e2e_slo_s"):
-            if not getattr(self, name) > 0:
-                option = name.removesuffix("_s").replace("_", "-")
-                raise ConfigError(f"{option}: {getattr(self, name)}; expected a positive number of seconds")
         if self.fleet is not None:
             self._check_fleet_alone()
 
