@@ -1,8 +1,14 @@
 """Length classes: survival functions of output lengths, learned online (design: lengths are distributions).
 
 A class c has S_c(θ) = P(o > θ | class c) for θ = 0 … horizon. It is the product-limit (Kaplan–Meier) estimate
-over finished requests and, as censored observations, those still running; it starts from a prior that finished
-requests outweigh, and forgets slowly so that it follows a drift.
+over finished requests and, as censored observations, those still running, so the first requests to finish (the
+short ones) do not mislead it. It starts from a prior that a few requests outweigh, and forgets slowly so that
+it follows a drift.
+
+The prior is log-logistic. Its median is the class's guess times a scale: how many times longer than guessed the
+class's own requests are, and, while there are few of those, the requests of all classes. So a class nobody has
+seen yet profits from what the others have shown, and a guess that is ten times wrong is put right by the first
+handful of requests.
 """
 
 from __future__ import annotations
@@ -11,13 +17,18 @@ import math
 
 import numpy as np
 
+from bidroute.core.lengths_kernels import product_limit
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.errors import ConfigError
 
 PRIOR_MEDIAN_TOKENS = 150.0
-PRIOR_SIGMA = 1.0  # of the log-normal prior
-PRIOR_WEIGHT = 4.0  # the prior counts as this many finished requests
+PRIOR_SHAPE = 2  # log-logistic: the log length has a standard deviation of 1.81/shape
+PRIOR_WEIGHT = 4.0  # the prior's shape counts as this many finished requests of its class
+SCALE_WEIGHT = 1.0  # the guess counts as this many finished requests, and so do all classes for one of them
+SCALE_STEP = 0.1  # classes with few requests are estimated anew once the log of their scale has moved this far
+FEW_REQUESTS = 16
 MEMORY_REQUESTS = 4000.0  # an observation's weight falls by e after this many further ones of its class
+LARGEST_WEIGHT = 1e6
 HORIZON_TOKENS = 32_768
 
 
@@ -26,6 +37,10 @@ class LengthModel:
 
     `survival` has shape [classes, horizon+1], float64, non-increasing along θ with survival[c, 0] = 1 (every
     request makes at least one token) and survival[c, horizon] = 0. `version` grows with every change to it.
+
+    `prior_median_tokens` float64[classes] are the guesses before any request was seen; `prior_shape` says how
+    sure they are: 2 spreads the log length as widely as served traffic does, 4 is for classes made of good
+    predictions. Raises ConfigError for a model without classes, horizon, or positive guesses.
     """
 
     def __init__(
@@ -33,19 +48,26 @@ class LengthModel:
         classes: int = 1,
         horizon_tokens: int = HORIZON_TOKENS,
         prior_median_tokens: FloatArray | None = None,
+        prior_shape: int = PRIOR_SHAPE,
     ) -> None:
-        if classes < 1:
-            raise ConfigError(f"length classes: {classes}; expected 1 or more")
+        _check(classes, horizon_tokens, prior_median_tokens, prior_shape)
         medians = np.full(classes, PRIOR_MEDIAN_TOKENS) if prior_median_tokens is None else prior_median_tokens
         self.classes = classes
         self.horizon_tokens = horizon_tokens
         self.version = 0
-        self._deaths = np.zeros((classes, horizon_tokens + 2))
-        self._prior_deaths = np.stack([_prior_deaths(median, horizon_tokens) for median in medians])
-        self._unlearned = np.zeros(classes, dtype=np.int64)
-        self._weight = np.ones(classes)  # weight of the next observation; grows instead of decaying the past
+        self._shape = prior_shape
+        self._prior_median = np.array(medians, dtype=np.float64)
+        self._prior_mean = self._prior_median * (math.pi / prior_shape) / math.sin(math.pi / prior_shape)
+        self._ended = np.zeros((classes, horizon_tokens + 1))
+        self._weight = np.ones(classes)  # of the newest observation; grows instead of decaying the past
         self._learned = np.zeros(classes, dtype=np.int64)
-        self.survival = np.stack([_survival(deaths, deaths) for deaths in self._prior_deaths])
+        self._unlearned = np.zeros(classes, dtype=np.int64)
+        self._due = False
+        self._ended_requests = np.zeros(classes)  # their weights, and their tokens in units of the prior mean
+        self._ended_means = np.zeros(classes)
+        self._scale = np.ones(classes)  # of the prior, as of each class's last estimate
+        nobody = np.zeros(0, dtype=np.int64)
+        self.survival = np.stack([self._estimate(c, nobody) for c in range(classes)])
 
     @property
     def finished(self) -> IntArray:
@@ -58,51 +80,72 @@ class LengthModel:
 
     def observe(self, length_class: int, output_tokens: int) -> None:
         """A request of this class finished with `output_tokens` (1 or more)."""
-        row = min(max(output_tokens, 1), self.horizon_tokens)
-        self._deaths[length_class, row] += self._weight[length_class]
+        length = min(max(output_tokens, 1), self.horizon_tokens)
         self._weight[length_class] *= math.exp(1.0 / MEMORY_REQUESTS)
+        weight = float(self._weight[length_class])
+        self._ended[length_class, length] += weight
+        self._ended_requests[length_class] += weight
+        self._ended_means[length_class] += weight * length / float(self._prior_mean[length_class])
+        if weight > LARGEST_WEIGHT:
+            for column in (self._ended, self._ended_requests, self._ended_means, self._weight):
+                column[length_class] /= weight
         self._unlearned[length_class] += 1
+        self._due = self._due or self._has_news(length_class)
 
     def due(self) -> bool:
         """Whether enough has finished since the last `learn` for another to be worth its time."""
-        return bool(np.any(self._unlearned * 8 >= 8 + np.minimum(self._learned, 512)))
+        return self._due
 
     def learn(self, running_class: IntArray, running_tokens: IntArray) -> None:
-        """Re-estimate the survival functions; `running_*` describe the requests still decoding (censored).
+        """Re-estimate the classes with enough news; `running_*` describe the requests still decoding (censored).
 
-        Both arrays have shape [n]: the class and the tokens decoded so far.
+        Both arrays have shape [n]: the class and the tokens decoded so far. A class has enough news once its
+        finished requests have grown by an eighth, by 65 at most, or, while they are few, when its scale has
+        moved with what other classes have shown.
         """
+        scale = self._scales(running_class, running_tokens)
+        few_and_outdated = (self.finished < FEW_REQUESTS) & (abs(np.log(scale / self._scale)) > SCALE_STEP)
         for c in range(self.classes):
-            if self._unlearned[c] == 0:
+            if not (few_and_outdated[c] or self._has_news(c)):
                 continue
-            if self._weight[c] > 1e6:
-                self._deaths[c] /= self._weight[c]
-                self._weight[c] = 1.0
-            deaths = self._deaths[c] / self._weight[c] + self._prior_deaths[c]
-            censored = np.bincount(
-                np.minimum(running_tokens[running_class == c], self.horizon_tokens),
-                minlength=self.horizon_tokens + 2,
-            )
-            self.survival[c] = _survival(deaths, deaths + censored)
+            self._scale[c] = scale[c]
+            self.survival[c] = self._estimate(c, running_tokens[running_class == c])
             self._learned[c] += self._unlearned[c]
             self._unlearned[c] = 0
-        self.version += 1
+            self.version += 1
+        self._due = False
+
+    def _has_news(self, length_class: int) -> bool:
+        return int(self._unlearned[length_class]) * 8 >= 8 + min(int(self._learned[length_class]), 512)
+
+    def _scales(self, running_class: IntArray, running_tokens: IntArray) -> FloatArray:
+        """How many times longer than guessed the lengths of each class are, float64[classes].
+
+        Tokens seen per ending, which is the censored estimate were lengths exponential; it only places a prior.
+        """
+        running_means = np.minimum(running_tokens, self.horizon_tokens) / self._prior_mean[running_class]
+        means = self._ended_means / self._weight + np.bincount(running_class, running_means, self.classes)
+        requests = self._ended_requests / self._weight
+        shared = (SCALE_WEIGHT + means.sum()) / (SCALE_WEIGHT + requests.sum())
+        scales: FloatArray = (SCALE_WEIGHT * shared + means) / (SCALE_WEIGHT + requests)
+        return scales
+
+    def _estimate(self, length_class: int, running_tokens: IntArray) -> FloatArray:
+        median = float(self._prior_median[length_class] * self._scale[length_class])
+        ended = self._ended[length_class] / self._weight[length_class]
+        return product_limit(ended, running_tokens, median, self._shape, PRIOR_WEIGHT)
 
 
-def _prior_deaths(median_tokens: float, horizon_tokens: int) -> FloatArray:
-    """PRIOR_WEIGHT finished requests spread as a log-normal over lengths 1 … horizon; shape [horizon+2]."""
-    edges = np.log(np.arange(1, horizon_tokens + 1) + 0.5) - math.log(median_tokens)
-    cumulative = np.array([0.5 * (1.0 + math.erf(x / (PRIOR_SIGMA * math.sqrt(2.0)))) for x in edges])
-    cumulative[-1] = 1.0
-    deaths = np.zeros(horizon_tokens + 2)
-    deaths[1 : horizon_tokens + 1] = np.diff(cumulative, prepend=0.0) * PRIOR_WEIGHT
-    return deaths
-
-
-def _survival(deaths: FloatArray, leaving: FloatArray) -> FloatArray:
-    """Product-limit estimate: deaths and everything that leaves the risk set, by length → S, shape [horizon+1]."""
-    at_risk = np.cumsum(leaving[::-1])[::-1]
-    hazard = np.divide(deaths, at_risk, out=np.zeros_like(deaths), where=at_risk > 1e-12)
-    survival: FloatArray = np.cumprod(1.0 - np.minimum(hazard[:-1], 1.0), dtype=np.float64)
-    survival[-1] = 0.0
-    return survival
+def _check(classes: int, horizon_tokens: int, prior_median_tokens: FloatArray | None, prior_shape: int) -> None:
+    if classes < 1:
+        raise ConfigError(f"length classes: {classes}; expected 1 or more")
+    if horizon_tokens < 2:
+        raise ConfigError(f"length horizon: {horizon_tokens} tokens; expected 2 or more")
+    if prior_shape < 2:
+        raise ConfigError(f"length prior shape: {prior_shape}; expected 2 or more, so that the mean is finite")
+    if prior_median_tokens is None:
+        return
+    if len(prior_median_tokens) != classes:
+        raise ConfigError(f"length priors: {len(prior_median_tokens)} for {classes} classes; expected one each")
+    if not (np.all(np.isfinite(prior_median_tokens)) and np.all(np.asarray(prior_median_tokens) > 0)):
+        raise ConfigError(f"length priors: {list(prior_median_tokens)}; expected positive token counts")
