@@ -32,3 +32,16 @@ class Request:
             raise ConfigError(f"request {self.id}: arrival_s={self.arrival_s}; expected a finite time in seconds")
         if self.prompt_tokens < 0:
             raise ConfigError(f"request {self.id}: prompt_tokens={self.prompt_tokens}; expected 0 or more")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ConfigError(f"request {self.id}: max_tokens={self.max_tokens}; expected 1 or more, or None")
+        if self.predicted_tokens is not None and not (0 <= self.predicted_tokens < math.inf):
+            raise ConfigError(
+                f"request {self.id}: predicted_tokens={self.predicted_tokens}; expected 0 or more, or None"
+            )
+        if not math.isfinite(self.priority):
+            raise ConfigError(f"request {self.id}: priority={self.priority}; expected a finite number")
+        for field in ("ttft_slo_s", "e2e_slo_s"):
+            if not getattr(self, field) > 0:
+                raise ConfigError(
+                    f"request {self.id}: {field}={getattr(self, field)}; expected a positive time in seconds"
+                )

@@ -15,7 +15,7 @@ from bidroute.core.fleet import Fleet, Lease
 from bidroute.core.queue import WaitingQueue
 from bidroute.core.requests import Request
 from bidroute.core.state import RoutingState
-from bidroute.errors import NeverFitsError
+from bidroute.errors import LedgerError, NeverFitsError
 from bidroute.lengths.base import LengthPredictor
 from bidroute.policies.base import Decision, Policy, Timing
 
@@ -42,19 +42,30 @@ class Controller:
     # --- requests ---------------------------------------------------------------------------------------------
 
     def enqueue(self, now_s: float, request: Request) -> None:
-        """A request arrived. Raises NeverFitsError when no device of the fleet could ever run it."""
-        peak = request.prompt_tokens + 1
-        if self.require_max_tokens and request.max_tokens is not None:
-            peak = max(peak, request.prompt_tokens + request.max_tokens)
-        if not self.state.fleet.fits(peak):
-            largest = max(int(ledger.device.kv_tokens) for ledger in self.state.fleet.ledgers)
-            raise NeverFitsError(
-                f"request {request.id} needs {peak} KV tokens; the largest device holds {largest}: "
-                "shorten it or add a larger device"
-            )
+        """A request arrived. Raises NeverFitsError when no device that takes requests could ever run it.
+
+        It must fit with the first token it makes; with all of them where their number is known for certain, or
+        up to `max_tokens` where the controller was told to require that.
+        """
+        if request.id in self.state.fleet:
+            raise LedgerError(f"request {request.id} has an open lease already; ids must be unique")
         prediction = self.predictor.predict(request)
+        output_tokens = max(1, prediction.exact_tokens)
+        if self.require_max_tokens and request.max_tokens is not None:
+            output_tokens = max(output_tokens, request.max_tokens)
+        self._refuse_what_never_fits(request, request.prompt_tokens + output_tokens)
         self.state.queue.add(request, prediction.length_class, prediction.exact_tokens)
         self.policy.request_arrived(now_s, request, prediction.length_class)
+
+    def _refuse_what_never_fits(self, request: Request, peak_tokens: int) -> None:
+        largest_tokens = self.state.fleet.largest_kv_tokens
+        if peak_tokens > largest_tokens:
+            if not self.state.fleet.accepting():
+                raise NeverFitsError(f"request {request.id}: no device takes requests now; wait until one joins")
+            raise NeverFitsError(
+                f"request {request.id} needs {peak_tokens} KV tokens; the largest device holds {largest_tokens}: "
+                "shorten it or add a larger device"
+            )
 
     def update(self, now_s: float) -> None:
         """Let the policy refresh its slow estimates."""
@@ -67,8 +78,9 @@ class Controller:
         for assignment in decision.assignments:
             row = queue.position(assignment.request_id)
             length_class, exact_tokens = int(queue.length_class[row]), int(queue.exact_tokens[row])
-            request = queue.remove(assignment.request_id)
+            request = queue.request(assignment.request_id)
             self.state.fleet.open(request, assignment.device, length_class, exact_tokens)
+            queue.remove(assignment.request_id)
         return decision
 
     def started(self, request_id: int, *, prefilled: bool) -> None:
@@ -107,6 +119,13 @@ class Controller:
             self.state.queue.remove(request_id)
         else:
             self.state.fleet.close(request_id)
+
+    def stranded(self) -> list[int]:
+        """Ids of the waiting requests that no device could run any more, for a host to refuse after a device went."""
+        queue = self.state.queue
+        peak_tokens = queue.prompt_tokens + np.maximum(queue.exact_tokens, 1)
+        ids: list[int] = queue.ids[peak_tokens > self.state.fleet.largest_kv_tokens].tolist()
+        return ids
 
     def _running(self) -> tuple[np.ndarray, np.ndarray]:
         ledgers = self.state.fleet.ledgers

@@ -1,0 +1,146 @@
+"""Where open leases live: one pool for the whole fleet, so that a kernel can pass over every device in one call."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from bidroute.core.devices import Device
+from bidroute.core.queue import IntArray
+from bidroute.core.requests import Request
+
+SMALLEST_SEGMENT = 16  # rows a device starts with; segments double from there
+
+
+class LeaseState(IntEnum):
+    """Where a leased request stands on its device."""
+
+    PENDING = 0  # assigned, still in the engine's own queue (or preempted back into it)
+    PREFILLING = 1  # in the batch, its prompt not yet processed
+    DECODING = 2  # in the batch, one token per period
+
+
+class Status(IntEnum):
+    """Whether a device takes new requests."""
+
+    ACTIVE = 0
+    DRAINING = 1  # finishes what it has, takes nothing new
+    LEFT = 2  # gone; its leases are closed
+
+
+class LeasePool:
+    """The open leases of all devices, by column; each device has a segment of consecutive rows.
+
+    `columns` int64[6, rows]: request id, prompt tokens, decoded tokens, length class, exact tokens (0: unknown),
+    LeaseState. Device g owns rows `offset[g]` to `offset[g] + count[g]`, in no set order. A segment that runs
+    full moves to one twice as long, and the old one is kept for the next device that needs its size.
+    """
+
+    def __init__(self) -> None:
+        self.columns: IntArray = np.zeros((6, SMALLEST_SEGMENT), dtype=np.int64)
+        self.offset: IntArray = np.zeros(0, dtype=np.int64)
+        self.count: IntArray = np.zeros(0, dtype=np.int64)
+        self._rooms: list[int] = []
+        self._free: dict[int, list[int]] = {}
+        self._end = 0
+
+    def add_device(self) -> None:
+        """Give the next device an empty segment."""
+        self._rooms.append(SMALLEST_SEGMENT)
+        self.offset = np.append(self.offset, self._segment(SMALLEST_SEGMENT))
+        self.count = np.append(self.count, 0)
+
+    def append(self, device: int, row: tuple[int, int, int, int, int, int]) -> int:
+        """Add a row to a device's segment and return its place within it."""
+        place = int(self.count[device])
+        if place == self._rooms[device]:
+            self._grow(device)
+        self.columns[:, self.offset[device] + place] = row
+        self.count[device] = place + 1
+        return place
+
+    def remove(self, device: int, place: int) -> int | None:
+        """Drop a row; return the id of the row that moved into its place, if one did."""
+        start, last = int(self.offset[device]), int(self.count[device]) - 1
+        self.count[device] = last
+        if place == last:
+            return None
+        self.columns[:, start + place] = self.columns[:, start + last]
+        return int(self.columns[0, start + place])
+
+    def _grow(self, device: int) -> None:
+        room, old = self._rooms[device], int(self.offset[device])
+        new = self._segment(2 * room)
+        self.columns[:, new : new + room] = self.columns[:, old : old + room]
+        self._free.setdefault(room, []).append(old)
+        self.offset[device], self._rooms[device] = new, 2 * room
+
+    def _segment(self, room: int) -> int:
+        """The first row of a free segment of this many rows."""
+        if self._free.get(room):
+            return self._free[room].pop()
+        start, self._end = self._end, self._end + room
+        while self._end > self.columns.shape[1]:
+            self.columns = np.concatenate([self.columns, np.zeros_like(self.columns)], axis=1)
+        return start
+
+
+class DeviceLedger:
+    """One device, and its open leases by column: views that are valid until the next change to the fleet."""
+
+    def __init__(self, device: Device, pool: LeasePool, index: int) -> None:
+        self.device = device
+        self.status = Status.ACTIVE
+        self.periods = 0
+        self.period_s = device.period_s
+        self._pool = pool
+        self._index = index
+
+    @property
+    def n(self) -> int:
+        """Open leases."""
+        return int(self._pool.count[self._index])
+
+    @property
+    def ids(self) -> IntArray:
+        """Request ids, int64[n]."""
+        return self._column(0)
+
+    @property
+    def prompt_tokens(self) -> IntArray:
+        """Prompt tokens, int64[n]."""
+        return self._column(1)
+
+    @property
+    def decoded_tokens(self) -> IntArray:
+        """Output tokens produced so far, int64[n]."""
+        return self._column(2)
+
+    @property
+    def length_class(self) -> IntArray:
+        """Length class, int64[n]."""
+        return self._column(3)
+
+    @property
+    def exact_tokens(self) -> IntArray:
+        """True output length where known for certain, else 0, int64[n]."""
+        return self._column(4)
+
+    @property
+    def state(self) -> IntArray:
+        """LeaseState values, int64[n]."""
+        return self._column(5)
+
+    def append(self, request: Request, length_class: int, exact_tokens: int) -> int:
+        """Add a row in state PENDING and return its position."""
+        row = (request.id, request.prompt_tokens, 0, length_class, exact_tokens, int(LeaseState.PENDING))
+        return self._pool.append(self._index, row)
+
+    def remove(self, position: int) -> int | None:
+        """Drop a row; return the id of the row that moved into its place, if one did."""
+        return self._pool.remove(self._index, position)
+
+    def _column(self, column: int) -> IntArray:
+        start = int(self._pool.offset[self._index])
+        return self._pool.columns[column, start : start + self.n]
