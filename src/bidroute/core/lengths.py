@@ -27,7 +27,7 @@ PRIOR_WEIGHT = 4.0  # the prior's shape counts as this many finished requests of
 SCALE_WEIGHT = 1.0  # the guess counts as this many finished requests, and so do all classes for one of them
 SCALE_STEP = 0.1  # classes with few requests are estimated anew once the log of their scale has moved this far
 FEW_REQUESTS = 16
-MEMORY_REQUESTS = 4000.0  # an observation's weight falls by e after this many further ones of its class
+MEMORY_REQUESTS = 1000.0  # an observation's weight falls by e after this many further ones of its class
 LARGEST_WEIGHT = 1e6
 HORIZON_TOKENS = 32_768
 
@@ -39,7 +39,7 @@ class LengthModel:
     request makes at least one token) and survival[c, horizon] = 0. `version` grows with every change to it.
 
     `prior_median_tokens` float64[classes] are the guesses before any request was seen; `prior_shape` says how
-    sure they are: 2 spreads the log length as widely as served traffic does, 4 is for classes made of good
+    sure they are: 2 spreads the log length as widely as served traffic does, 3 is for classes made of
     predictions. Raises ConfigError for a model without classes, horizon, or positive guesses.
     """
 

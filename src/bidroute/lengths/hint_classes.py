@@ -12,7 +12,7 @@ from bidroute.lengths.base import LengthPrediction, LengthPredictor
 from bidroute.lengths.bins import LogBins
 
 HINT_BINS = LogBins(16, 8.0, 16_384.0)
-HINT_SHAPE = 4  # a prediction is taken to be right within a factor of about 1.6 until requests show otherwise
+HINT_SHAPE = 3  # a prediction is taken to be within a factor of about 1.8 until requests show otherwise
 
 
 class HintClasses(LengthPredictor):

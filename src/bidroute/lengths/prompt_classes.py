@@ -7,7 +7,7 @@ from bidroute.core.requests import Request
 from bidroute.lengths.base import LengthPrediction, LengthPredictor
 from bidroute.lengths.bins import LogBins
 
-PROMPT_BINS = LogBins(8, 32.0, 32_768.0)
+PROMPT_BINS = LogBins(16, 32.0, 32_768.0)
 
 
 class PromptClasses(LengthPredictor):
