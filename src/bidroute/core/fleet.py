@@ -42,7 +42,8 @@ class Fleet:
     `open_leases`; `pending`: leases in state PENDING; `kv_tokens_used`: Σ prompt + decoded + 1 over the leases in
     the batch; `kv_tokens_pending`: the same sum over the pending ones; `prefill_tokens`: Σ prompt + decoded over
     the pending and the prefilling ones; `batch_slots`: B_g; `kv_tokens`: C_g; `block_size`; `usable_kv_tokens`:
-    C_g in whole blocks, the largest KV peak that can ever run there. `speed`: float64[G].
+    C_g in whole blocks, the largest KV peak that can ever run there. `totals` int64[9, G] holds them in this order,
+    for kernels. `speed`: float64[G].
     """
 
     def __init__(self, devices: list[Device]) -> None:
@@ -52,7 +53,7 @@ class Fleet:
         self.pool = LeasePool()
         self._where: dict[int, int] = {}
         self._position: dict[int, int] = {}
-        self._totals: IntArray = np.zeros((9, 0), dtype=np.int64)
+        self.totals: IntArray = np.zeros((9, 0), dtype=np.int64)
         self.speed: FloatArray = np.zeros(0)
         for device in devices:
             self.join(device)
@@ -74,7 +75,7 @@ class Fleet:
             raise LedgerError(f"request {request.id}: device {device} is draining; choose one that is active")
         self._where[request.id] = device
         self._position[request.id] = position = ledger.append(request, length_class, exact_tokens)
-        count_row(self.pool.columns, self._totals, device, int(self.pool.offset[device]) + position, 1)
+        count_row(self.pool.columns, self.totals, device, int(self.pool.offset[device]) + position, 1)
 
     def start(self, request_id: int, *, prefilled: bool) -> None:
         """The request joined the device's batch; `prefilled` when its prompt is in the KV cache already."""
@@ -101,7 +102,7 @@ class Fleet:
         """`periods` decode iterations passed on a device in `duration_s`: every decoding lease has as many more."""
         ledger, pool = self._present(device), self.pool
         start = int(pool.offset[device])
-        advance_rows(pool.columns, self._totals, device, start, start + ledger.n, periods)
+        advance_rows(pool.columns, self.totals, device, start, start + ledger.n, periods)
         ledger.periods += periods
         if periods > 0 and duration_s > 0:
             keep = (1.0 - PERIOD_SMOOTHING) ** periods
@@ -118,7 +119,7 @@ class Fleet:
         """Close the lease and return it. Raises LedgerError when it is not open (closed once already)."""
         device, position = self.locate(request_id)
         row = int(self.pool.offset[device]) + position
-        count_row(self.pool.columns, self._totals, device, row, -1)
+        count_row(self.pool.columns, self.totals, device, row, -1)
         _, prompt_tokens, decoded_tokens, length_class, _, _ = self.pool.columns[:, row].tolist()
         del self._where[request_id], self._position[request_id]
         moved = self.ledgers[device].remove(position)
@@ -140,7 +141,7 @@ class Fleet:
         return device, row, int(self.pool.columns[2, row]), int(self.pool.columns[5, row])
 
     def _change(self, device: int, row: int, decoded_tokens: int, state: int) -> None:
-        change_row(self.pool.columns, self._totals, device, row, decoded_tokens, state)
+        change_row(self.pool.columns, self.totals, device, row, decoded_tokens, state)
 
     # --- devices ----------------------------------------------------------------------------------------------
 
@@ -148,10 +149,10 @@ class Fleet:
         """Add a device and return its index."""
         self.pool.add_device()
         self.ledgers.append(DeviceLedger(device, self.pool, len(self.ledgers)))
-        self._totals = np.concatenate([self._totals, np.zeros((9, 1), dtype=np.int64)], axis=1)
-        self.open_leases, self.pending, self.kv_tokens_used, self.kv_tokens_pending = self._totals[:4]
-        self.prefill_tokens, self.batch_slots, self.kv_tokens = self._totals[4:7]
-        self.block_size, self.usable_kv_tokens = self._totals[7:]
+        self.totals = np.concatenate([self.totals, np.zeros((9, 1), dtype=np.int64)], axis=1)
+        self.open_leases, self.pending, self.kv_tokens_used, self.kv_tokens_pending = self.totals[:4]
+        self.prefill_tokens, self.batch_slots, self.kv_tokens = self.totals[4:7]
+        self.block_size, self.usable_kv_tokens = self.totals[7:]
         self.speed = np.append(self.speed, device.speed)
         self._note_capacity(len(self.ledgers) - 1, device)
         return len(self.ledgers) - 1

@@ -92,7 +92,7 @@ class Policy(ABC):
     `decide` at every decision epoch; `request_finished` when its true length is known.
     """
 
-    name: ClassVar[str]
+    name: str
     timing: ClassVar[Timing]
 
     @abstractmethod
