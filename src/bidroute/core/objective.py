@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from bidroute.core.queue import FloatArray, IntArray
+from bidroute.core.queue import FloatArray
 from bidroute.errors import ConfigError
 
 
@@ -69,12 +69,12 @@ class Objective:
         self,
         wait_s: FloatArray,
         service_s: FloatArray,
-        first_token_s: float,
+        first_token_s: FloatArray,
         expected_tokens: FloatArray,
         slo_s: FloatArray,
         threshold_s: float,
     ) -> dict[str, FloatArray]:
-        """Reward by term for requests that would start now, each float64[n].
+        """Reward by term for requests that would start now, for arrays of any shapes that broadcast together.
 
         `wait_s` so far, `service_s` the predicted decode time, `first_token_s` from start to first token,
         `slo_s` the latest completion after arrival that meets the request's SLOs (infinity: none),
@@ -83,24 +83,23 @@ class Objective:
         completion_s = wait_s + service_s
         result: dict[str, FloatArray] = {}
         if self.throughput:
-            result["throughput"] = np.full(len(wait_s), self.throughput)
+            result["throughput"] = np.full_like(completion_s, self.throughput)
         if self.latency:
             result["latency"] = self.latency / (1.0 + completion_s)
         if self.ttft:
-            result["ttft"] = self.ttft / (1.0 + wait_s + first_token_s)
+            result["ttft"] = np.broadcast_to(self.ttft / (1.0 + wait_s + first_token_s), completion_s.shape)
         if self.goodput:
             result["goodput"] = np.where(completion_s <= slo_s, self.goodput, 0.0)
         if self.sigma:
-            result["sigma"] = np.full(len(wait_s), self.sigma)
+            result["sigma"] = np.full_like(completion_s, self.sigma)
         if self.alpha:
-            result["alpha"] = self.alpha * expected_tokens / 1000.0
+            result["alpha"] = np.broadcast_to(self.alpha * expected_tokens / 1000.0, completion_s.shape)
         if self.beta:
             result["beta"] = self.beta * np.maximum(self.horizon_s - completion_s, 0.0)
         if self.gamma:
-            result["gamma"] = self.gamma * np.maximum(self.horizon_s - wait_s, 0.0)
+            result["gamma"] = np.broadcast_to(self.gamma * np.maximum(self.horizon_s - wait_s, 0.0), completion_s.shape)
         if self.tail:
-            # half of the service counts: a long request is given a head start, but not all of its length
-            lateness = np.maximum((wait_s + 0.5 * service_s) / threshold_s - 1.0, 0.0)
+            lateness = np.maximum((wait_s + SERVICE_SHARE * service_s) / threshold_s - 1.0, 0.0)
             result["tail"] = self.tail * lateness * lateness
         return result
 
@@ -109,6 +108,10 @@ class Objective:
         factor: FloatArray = np.power(self.priority_base, np.clip(priority, -20.0, 20.0))
         return factor
 
+
+# How much of its own service time counts towards a request's lateness: a long request gets a head start that it
+# needs to finish in time, but not the whole of it, which would turn the order into longest first.
+SERVICE_SHARE = 0.5
 
 _WEIGHTS = ("throughput", "latency", "ttft", "tail", "goodput", "sigma", "alpha", "beta", "gamma")
 
@@ -141,14 +144,3 @@ def parse_objective(text: str) -> Objective:
             except ValueError:
                 raise ConfigError(f"objective: {name}={value!r}; expected a number") from None
     return replace(objective, **changes)
-
-
-def total(terms: dict[str, FloatArray], length: int) -> FloatArray:
-    """Sum of all terms, float64[length]."""
-    result = np.zeros(length)
-    for values in terms.values():
-        result += values
-    return result
-
-
-__all__ = ["PRESETS", "FloatArray", "IntArray", "Objective", "parse_objective", "total"]

@@ -24,7 +24,7 @@ from bidroute.pricing.grid import TimeGrid
 class ClassColumns:
     """Expected occupancy by class: `slots` and `growth` float64[classes, starts, buckets], for each of the
     `starts_periods` int64[starts] (the first is 0); `mean_tokens` and `mean_growth` float64[classes] are the
-    sums over all buckets for a start now.
+    sums over all buckets for a start now, and `starting_now_*` float64[classes, buckets] its columns.
     """
 
     version: int
@@ -33,6 +33,8 @@ class ClassColumns:
     growth: FloatArray
     mean_tokens: FloatArray
     mean_growth: FloatArray
+    starting_now_slots: FloatArray
+    starting_now_growth: FloatArray
 
 
 def class_columns(lengths: LengthModel, grid: TimeGrid, starts_periods: IntArray) -> ClassColumns:
@@ -48,17 +50,15 @@ def class_columns(lengths: LengthModel, grid: TimeGrid, starts_periods: IntArray
     since_start = edges[None, :] - starts_periods[:, None]
     since_start[:, -1] = last
     since_start = np.clip(since_start, 0, last)
+    slots_by_bucket = np.ascontiguousarray(np.diff(tokens[:, since_start], axis=2))
+    growth_by_bucket = np.ascontiguousarray(np.diff(growth[:, since_start], axis=2))
     return ClassColumns(
         version=lengths.version,
         starts_periods=starts_periods,
-        slots=np.ascontiguousarray(np.diff(tokens[:, since_start], axis=2)),
-        growth=np.ascontiguousarray(np.diff(growth[:, since_start], axis=2)),
+        slots=slots_by_bucket,
+        growth=growth_by_bucket,
         mean_tokens=tokens[:, -1].copy(),
         mean_growth=growth[:, -1].copy(),
+        starting_now_slots=slots_by_bucket[:, 0].copy(),
+        starting_now_growth=growth_by_bucket[:, 0].copy(),
     )
-
-
-def start_offsets(grid: TimeGrid, count: int = 12) -> IntArray:
-    """At most `count` start offsets in periods, 0 first, geometric up to half the horizon; int64[starts]."""
-    spaced = np.geomspace(4, max(grid.horizon_periods // 2, 5), count - 1).round().astype(np.int64)
-    return np.unique(np.concatenate([[0], spaced]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bidroute.core.queue import FloatArray, IntArray
+from bidroute.core.queue import IntArray
 from bidroute.errors import ConfigError
 
 MAX_BUCKETS = 64

@@ -15,39 +15,44 @@ from bidroute.core.queue import FloatArray, IntArray
 
 
 @kernel
-def expected_use(
-    prompt_tokens: IntArray,
-    decoded_tokens: IntArray,
-    length_class: IntArray,
-    exact_tokens: IntArray,
+def expected_use_of_devices(
+    leases: IntArray,
+    offset: IntArray,
+    count: IntArray,
+    devices: IntArray,
+    batch_slots: IntArray,
+    kv_tokens: IntArray,
     survival: FloatArray,
     edges_periods: IntArray,
-    slots: FloatArray,
-    kv: FloatArray,
+    slots_left: FloatArray,
+    kv_left: FloatArray,
 ) -> None:
-    """Expected slots and KV tokens that n open leases still hold, averaged over each bucket (its middle period).
+    """What the open leases of `devices` leave free, as a fraction of capacity, at the middle of each bucket.
 
-    The first four arrays have shape [n]; `survival` [c, horizon+1]; `edges_periods` [b+1]; the results `slots`
-    and `kv`, both [b], are overwritten.
+    `leases`, `offset` and `count` are the fleet's lease pool; `survival` [c, horizon+1]; the rows of `slots_left`
+    and `kv_left`, both [G, b], that belong to `devices` are overwritten (negative where more is held than there is).
     """
     buckets = len(edges_periods) - 1
     last = survival.shape[1] - 1
-    slots[:] = 0.0
-    kv[:] = 0.0
-    for i in range(len(prompt_tokens)):
-        held = float(prompt_tokens[i] + decoded_tokens[i] + 1)
-        for b in range(buckets):
-            ahead = (edges_periods[b] + edges_periods[b + 1] - 1) // 2
-            if exact_tokens[i] > 0:
-                alive = 1.0 if decoded_tokens[i] + ahead < exact_tokens[i] else 0.0
-            else:
-                now = survival[length_class[i], min(decoded_tokens[i], last)]
-                later = survival[length_class[i], min(decoded_tokens[i] + ahead, last)]
-                alive = later / now if now > 1e-12 else 0.0
-            if alive <= 0.0:
-                break
-            slots[b] += alive
-            kv[b] += alive * (held + ahead)
+    for g in devices:
+        slots_left[g] = 1.0
+        kv_left[g] = 1.0
+        for row in range(offset[g], offset[g] + count[g]):
+            decoded = leases[2, row]
+            held = float(leases[1, row] + decoded + 1)
+            now = survival[leases[3, row], min(decoded, last)]
+            for b in range(buckets):
+                ahead = (edges_periods[b] + edges_periods[b + 1] - 1) // 2
+                if leases[4, row] > 0:
+                    alive = 1.0 if decoded + ahead < leases[4, row] else 0.0
+                elif now > 1e-12:
+                    alive = survival[leases[3, row], min(decoded + ahead, last)] / now
+                else:
+                    alive = 0.0
+                if alive <= 0.0:
+                    break
+                slots_left[g, b] -= alive / batch_slots[g]
+                kv_left[g, b] -= alive * (held + ahead) / kv_tokens[g]
 
 
 @kernel
@@ -80,15 +85,15 @@ def demand_at_prices(
     length_class: IntArray,
     exact_tokens: IntArray,
     reward: FloatArray,
+    weight: FloatArray,
     earliest: IntArray,
-    weight: float,
     decay_s: float,
     slot_demand: FloatArray,
     kv_demand: FloatArray,
 ) -> int:
     """Each sampled request takes its best (device, start) at these prices; add up what they would occupy.
 
-    Every one of the m samples stands for `weight` requests. Its reward at a start falls with the completion
+    Sample i stands for `weight[i]` requests. Its reward at a start falls with the completion
     time as decay/(decay + delay + service). The demands, [G, b], are fractions of capacity averaged over the
     bucket and are overwritten. Returns how many samples found a start of positive net value.
     """
@@ -136,9 +141,9 @@ def demand_at_prices(
             growth[:] = class_growth[length_class[i], best_start]
         for b in range(buckets):
             width = edges_periods[b + 1] - edges_periods[b]
-            slot_demand[best_device, b] += weight * slots[b] / (batch_slots[best_device] * width)
+            slot_demand[best_device, b] += weight[i] * slots[b] / (batch_slots[best_device] * width)
             held = prompt_tokens[i] * slots[b] + growth[b]
-            kv_demand[best_device, b] += weight * held / (kv_tokens[best_device] * width)
+            kv_demand[best_device, b] += weight[i] * held / (kv_tokens[best_device] * width)
     return taken
 
 
@@ -165,54 +170,72 @@ def projected_step(
 
 
 @kernel
-def costs_on_device(
+def costs_on_devices(
     slot_price: FloatArray,
     kv_price: FloatArray,
-    batch_slots: int,
-    kv_tokens: int,
+    batch_slots: IntArray,
+    kv_tokens: IntArray,
+    devices: IntArray,
     edges_periods: IntArray,
     class_slots: FloatArray,
     class_growth: FloatArray,
     prompt_tokens: IntArray,
     length_class: IntArray,
     exact_tokens: IntArray,
+    rows: IntArray,
     slot_cost: FloatArray,
     kv_cost: FloatArray,
+    footprint: FloatArray,
 ) -> None:
-    """Price of starting each of n waiting requests on one device now, in reward units, by resource; O(1) each.
+    """Price of starting waiting requests now, by resource, and their footprint; O(1) per request and device.
 
-    `slot_price` and `kv_price` are that device's rows, [b]; `class_*` the columns for a start now, [c, b]. The
-    results, [n], are overwritten. A request of known length is priced from prefix sums of p and of k·p.
+    `slot_price` and `kv_price` [G, b]; `class_*` the columns of classes for a start now, [c, b]; the queue's
+    columns [n], of which `rows` [m] are priced on `devices` [D]. The results, [D, m], are overwritten: costs in
+    reward units, footprint in device-periods (Σ slots/B_g + tokens/C_g). A request of known length is priced from
+    prefix sums of p and of k·p.
     """
     buckets = len(edges_periods) - 1
     classes = class_slots.shape[0]
+    class_tokens = np.zeros(classes)
+    class_token_periods = np.zeros(classes)
+    for c in range(classes):
+        class_tokens[c] = class_slots[c].sum()
+        class_token_periods[c] = class_growth[c].sum()
     slot_alpha = np.zeros(classes)
     kv_alpha = np.zeros(classes)
     kv_beta = np.zeros(classes)
-    for c in range(classes):
-        for b in range(buckets):
-            slot_alpha[c] += class_slots[c, b] * slot_price[b] / batch_slots
-            kv_alpha[c] += class_growth[c, b] * kv_price[b] / kv_tokens
-            kv_beta[c] += class_slots[c, b] * kv_price[b] / kv_tokens
     slot_sum = np.zeros(buckets + 1)
     kv_sum = np.zeros(buckets + 1)
     kv_moment = np.zeros(buckets + 1)
-    for b in range(buckets):
-        low = float(edges_periods[b])
-        high = float(edges_periods[b + 1])
-        slot_sum[b + 1] = slot_sum[b] + slot_price[b] * (high - low)
-        kv_sum[b + 1] = kv_sum[b] + kv_price[b] * (high - low)
-        kv_moment[b + 1] = kv_moment[b] + kv_price[b] * 0.5 * (high * (high + 1.0) - low * (low + 1.0))
-    for i in range(len(prompt_tokens)):
-        if exact_tokens[i] == 0:
-            c = length_class[i]
-            slot_cost[i] = slot_alpha[c]
-            kv_cost[i] = kv_alpha[c] + prompt_tokens[i] * kv_beta[c]
-            continue
-        end = float(exact_tokens[i])
-        b = min(np.searchsorted(edges_periods, exact_tokens[i], side="right") - 1, buckets - 1)
-        low = float(edges_periods[b])
-        slot_cost[i] = (slot_sum[b] + slot_price[b] * (end - low)) / batch_slots
-        length_price = kv_sum[b] + kv_price[b] * (end - low)
-        growth_price = kv_moment[b] + kv_price[b] * 0.5 * (end * (end + 1.0) - low * (low + 1.0))
-        kv_cost[i] = (prompt_tokens[i] * length_price + growth_price) / kv_tokens
+    for d in range(len(devices)):
+        g = devices[d]
+        slots, kv = float(batch_slots[g]), float(kv_tokens[g])
+        for c in range(classes):
+            slot_alpha[c], kv_alpha[c], kv_beta[c] = 0.0, 0.0, 0.0
+            for b in range(buckets):
+                slot_alpha[c] += class_slots[c, b] * slot_price[g, b]
+                kv_alpha[c] += class_growth[c, b] * kv_price[g, b]
+                kv_beta[c] += class_slots[c, b] * kv_price[g, b]
+        for b in range(buckets):
+            low = float(edges_periods[b])
+            high = float(edges_periods[b + 1])
+            slot_sum[b + 1] = slot_sum[b] + slot_price[g, b] * (high - low)
+            kv_sum[b + 1] = kv_sum[b] + kv_price[g, b] * (high - low)
+            kv_moment[b + 1] = kv_moment[b] + kv_price[g, b] * 0.5 * (high * (high + 1.0) - low * (low + 1.0))
+        for i in range(len(rows)):
+            row = rows[i]
+            prompt = float(prompt_tokens[row])
+            c = length_class[row]
+            if exact_tokens[row] == 0:
+                slot_cost[d, i] = slot_alpha[c] / slots
+                kv_cost[d, i] = (kv_alpha[c] + prompt * kv_beta[c]) / kv
+                footprint[d, i] = class_tokens[c] / slots + (prompt * class_tokens[c] + class_token_periods[c]) / kv
+                continue
+            end = float(exact_tokens[row])
+            b = min(np.searchsorted(edges_periods, exact_tokens[row], side="right") - 1, buckets - 1)
+            low = float(edges_periods[b])
+            slot_cost[d, i] = (slot_sum[b] + slot_price[g, b] * (end - low)) / slots
+            length_price = kv_sum[b] + kv_price[g, b] * (end - low)
+            growth_price = kv_moment[b] + kv_price[g, b] * 0.5 * (end * (end + 1.0) - low * (low + 1.0))
+            kv_cost[d, i] = (prompt * length_price + growth_price) / kv
+            footprint[d, i] = end / slots + (prompt * end + 0.5 * end * (end + 1.0)) / kv
