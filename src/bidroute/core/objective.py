@@ -65,6 +65,11 @@ class Objective:
         """The same objective with every weight multiplied by `factor`."""
         return replace(self, **{name: getattr(self, name) * factor for name in _WEIGHTS})
 
+    def weights(self) -> FloatArray:
+        """What the decision kernel needs: the weights, then horizon_s, priority_base, the share of service."""
+        numbers = [getattr(self, name) for name in _WEIGHTS]
+        return np.array([*numbers, self.horizon_s, self.priority_base, SERVICE_SHARE])
+
     def terms(
         self,
         wait_s: FloatArray,

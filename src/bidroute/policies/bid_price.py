@@ -28,7 +28,8 @@ from bidroute.policies.admission import HOLD_BY_VERDICT, Admission
 from bidroute.policies.admission_kernels import RELEASED
 from bidroute.policies.arrivals import ArrivalHistory
 from bidroute.policies.base import Assignment, Decision, Explanation, Hold, Policy, Timing
-from bidroute.policies.bids import Bids, bids
+from bidroute.policies.bid_kernels import PRICED_OUT, best_first, tally
+from bidroute.policies.bids import Bidding, Bids
 from bidroute.policies.patience import SojournTracker
 from bidroute.policies.price_updates import PriceUpdates
 from bidroute.policies.registry import PolicySettings, register
@@ -89,24 +90,28 @@ class BidPrice(Policy):
 
     def decide(self, now_s: float, state: RoutingState, devices: Sequence[int]) -> Decision:
         """Release what is worth its price, can start and stays safe, best reward per price first."""
-        if not len(state.queue) or not devices:
+        queue, fleet = state.queue, state.fleet
+        if not len(queue) or not devices:
             return Decision()
         ready = np.asarray(devices, dtype=np.int64)
-        rows = self._shortlist(now_s, state, ready)
-        bid = self._bids(now_s, state, ready, rows)
-        order = self._order(state.fleet, ready, bid)
+        bidding = self._bidding()
+        rows = self._shortlist(now_s, state, ready, bidding)
+        bid = bidding.bids(now_s, state, ready, rows)
+        order = _order(fleet, ready, bid)
         self._admission.begin(state, devices)
-        walk = self._admission.walk_pairs(state.queue, rows[order % len(rows)], order // len(rows))
-        released = _one_below_price_per_empty_device(state.fleet, bid, order, walk.released, walk.devices)
-        ids = state.queue.ids[rows[order[released] % len(rows)]].tolist()
+        walk = self._admission.walk_pairs(queue, rows[order % len(rows)], order // len(rows))
         if walk.skipped_row >= 0:
-            state.queue.skips[walk.skipped_row] += walk.skips
-        self._cut_idle_prices(bid, order, walk.verdicts, ready)
-        assignments = [
-            Assignment(request_id, device)
-            for request_id, device in zip(ids, ready[order[released] // len(rows)].tolist(), strict=True)
-        ]
-        return Decision(assignments, self._held(state, bid, rows, order, walk.verdicts, len(assignments)))
+            queue.skips[walk.skipped_row] += walk.skips
+        released = _one_below_price_per_empty_device(fleet, bid, order, walk.released, walk.devices)
+        pairs = order[released]
+        ids, targets = queue.ids[rows[pairs % len(rows)]].tolist(), ready[pairs // len(rows)].tolist()
+        assignments = [Assignment(request_id, device) for request_id, device in zip(ids, targets, strict=True)]
+        counts, leaves_room = np.empty(PRICED_OUT + 1, dtype=np.int64), np.empty(len(ready), dtype=np.int64)
+        tally(bid.value, order, walk.verdicts, counts, leaves_room)
+        # Complementary slackness: room that nobody paid for is not scarce. The subgradient steps find that out
+        # too, but slowly, and meanwhile capacity would stand idle before a queue held by its price.
+        self.shadow_prices.cut(ready[leaves_room == 1], IDLE_CUT)
+        return Decision(assignments, _held(counts.tolist(), len(queue) - len(assignments)))
 
     def explain(
         self, now_s: float, state: RoutingState, devices: Sequence[int], request_ids: Sequence[int]
@@ -114,16 +119,15 @@ class BidPrice(Policy):
         """Reward by term, price by resource and what holds it, for each request on the device it ranks best on."""
         if not len(state.queue) or not devices:
             return []
+        ready, bidding = np.asarray(devices, dtype=np.int64), self._bidding()
+        bid = bidding.bids(now_s, state, ready, np.arange(len(state.queue)))
         skips, prices = state.queue.skips.copy(), self.shadow_prices.snapshot()
         decision = self.decide(now_s, state, devices)
         state.queue.skips[:] = skips
         self.shadow_prices.restore(prices)
-        ready = np.asarray(devices, dtype=np.int64)
-        rows = np.arange(len(state.queue))
-        bid = self._bids(now_s, state, ready, rows)
         taken = {assignment.request_id: assignment.device for assignment in decision.assignments}
         self._admission.begin(state, devices)
-        return [self._explain_one(now_s, state, ready, bid, taken, request_id) for request_id in request_ids]
+        return [self._explain_one(now_s, state, ready, bidding, bid, taken, request_id) for request_id in request_ids]
 
     def prices(self) -> PriceSnapshot:
         """Prices of one slot and of one KV token per period."""
@@ -131,19 +135,10 @@ class BidPrice(Policy):
 
     # --- parts of a decision ----------------------------------------------------------------------------------
 
-    def _bids(self, now_s: float, state: RoutingState, ready: IntArray, rows: IntArray) -> Bids:
-        return bids(
-            now_s,
-            state,
-            ready,
-            rows,
-            self.objective,
-            self.shadow_prices,
-            self.threshold_s,
-            self._updates.price_scale,
-        )
+    def _bidding(self) -> Bidding:
+        return Bidding(self.objective, self.shadow_prices, self._updates.price_scale or 1.0, self.threshold_s)
 
-    def _shortlist(self, now_s: float, state: RoutingState, ready: IntArray) -> IntArray:
+    def _shortlist(self, now_s: float, state: RoutingState, ready: IntArray, bidding: Bidding) -> IntArray:
         """Queue rows to consider: all, or where that makes too many pairs the best on the roomiest device."""
         n = len(state.queue)
         rows: IntArray = np.arange(n)
@@ -151,57 +146,18 @@ class BidPrice(Policy):
             return rows
         fleet = state.fleet
         roomiest = ready[np.argmax(fleet.usable_kv_tokens[ready] - fleet.kv_tokens_used[ready])]
-        ratio = self._bids(now_s, state, np.array([roomiest]), rows).ratio[0]
-        free_slots = int((fleet.batch_slots[ready] - fleet.open_leases[ready]).sum())
-        keep = min(n, max(PAIRS_AT_ONCE // len(ready), min(free_slots, 4 * SPARE_CANDIDATES)))
-        return rows if keep == n else np.sort(np.argpartition(-ratio, keep - 1)[:keep])
-
-    def _order(self, fleet: Fleet, ready: IntArray, bid: Bids) -> IntArray:
-        """Pairs to offer, as flat indexes into [D, m], best first: what beats its price, then for empty devices all."""
-        ratio, value = bid.ratio.ravel(), bid.value.ravel()
-        free_slots = int(np.maximum(fleet.batch_slots[ready] - fleet.open_leases[ready], 0).sum())
-        keep = min(len(ratio), (free_slots + SPARE_CANDIDATES) * len(ready))
-        best: IntArray = np.arange(len(ratio)) if keep == len(ratio) else np.argpartition(-ratio, keep - 1)[:keep]
-        best = best[np.argsort(-ratio[best], kind="stable")]
-        worth_it = value[best] > 0.0
-        empty = (fleet.open_leases[ready] == 0)[best // bid.ratio.shape[1]]
-        return np.concatenate([best[worth_it], best[~worth_it & empty]])
-
-    def _cut_idle_prices(self, bid: Bids, order: IntArray, verdicts: IntArray, ready: IntArray) -> None:
-        """Lower the prices of devices whose room nobody was willing to pay for.
-
-        Complementary slackness: what is left over is not scarce. Subgradient steps find that out too, but slowly,
-        and meanwhile capacity would stand idle before a queue that is held by its price.
-        """
-        unpaid = bid.value.max(axis=1) <= 0.0
-        worth_it = bid.value.ravel()[order] > 0.0
-        blocked = np.zeros(len(ready), dtype=np.bool_)
-        blocked[order[worth_it & (verdicts != RELEASED)] // bid.value.shape[1]] = True
-        leftover = (bid.value.min(axis=1) <= 0.0) & ~blocked
-        self.shadow_prices.cut(ready[unpaid | leftover], IDLE_CUT)
-
-    def _held(
-        self, state: RoutingState, bid: Bids, rows: IntArray, order: IntArray, verdicts: IntArray, released: int
-    ) -> dict[Hold, int]:
-        """How many requests were held for which reason, each by the best device it was offered to."""
-        m = len(rows)
-        reason = np.full(m, -1, dtype=np.int64)
-        np.maximum.at(reason, order % m, np.where(bid.value.ravel()[order] > 0.0, verdicts, -1))
-        held: dict[Hold, int] = {}
-        for verdict, hold in HOLD_BY_VERDICT.items():
-            count = int(np.count_nonzero(reason == verdict))
-            if count:
-                held[hold] = held.get(hold, 0) + count
-        priced_out = int(np.count_nonzero(bid.value.max(axis=0) <= 0.0))
-        if priced_out:
-            held[Hold.PRICE] = priced_out
-        rest = len(state.queue) - released - sum(held.values())
-        if rest > 0:
-            held[Hold.ORDER] = held.get(Hold.ORDER, 0) + rest
-        return held
+        ratio = bidding.bids(now_s, state, np.array([roomiest]), rows).ratio[0]
+        return np.sort(best_first(ratio, max(PAIRS_AT_ONCE // len(ready), SPARE_CANDIDATES)))
 
     def _explain_one(
-        self, now_s: float, state: RoutingState, ready: IntArray, bid: Bids, taken: dict[int, int], request_id: int
+        self,
+        now_s: float,
+        state: RoutingState,
+        ready: IntArray,
+        bidding: Bidding,
+        bid: Bids,
+        taken: dict[int, int],
+        request_id: int,
     ) -> Explanation:
         row = state.queue.position(request_id)
         position = int(np.argmax(bid.ratio[:, row]))
@@ -221,14 +177,44 @@ class BidPrice(Policy):
             device=int(ready[position]),
             now_s=now_s,
             wait_s=now_s - float(state.queue.arrival_s[row]),
-            reward=bid.reward_of(position, row),
-            price=bid.price_of(position, row),
+            reward=bidding.reward_terms(now_s, state, int(ready[position]), row),
+            price={
+                "slots": float(bid.costs.slots[position, row]),
+                "kv": float(bid.costs.kv[position, row]),
+            },
             value=float(bid.value[position, row]),
             rank=int(np.count_nonzero(bid.ratio.max(axis=0) > bid.ratio[:, row].max())),
             waiting=len(state.queue),
             held_by=held_by,
             instead=[other for other in taken if other != request_id],
         )
+
+
+def _order(fleet: Fleet, ready: IntArray, bid: Bids) -> IntArray:
+    """Pairs to offer, as flat indexes into [D, m], best first: what beats its price, then for empty devices all."""
+    leases = fleet.open_leases[ready]
+    free_slots = int(np.maximum(fleet.batch_slots[ready] - leases, 0).sum())
+    best: IntArray = best_first(bid.ratio.ravel(), (free_slots + SPARE_CANDIDATES) * len(ready))
+    worth_it = bid.value.ravel()[best] > 0.0
+    if worth_it.all():
+        return best
+    empty = (leases == 0)[best // bid.ratio.shape[1]]
+    offered: IntArray = np.concatenate([best[worth_it], best[~worth_it & empty]])
+    return offered
+
+
+def _held(counts: list[int], left: int) -> dict[Hold, int]:
+    """How many of the `left` requests were held for which reason; those never offered were held by the order."""
+    held: dict[Hold, int] = {}
+    for verdict, hold in HOLD_BY_VERDICT.items():
+        if counts[verdict]:
+            held[hold] = held.get(hold, 0) + counts[verdict]
+    if counts[PRICED_OUT]:
+        held[Hold.PRICE] = min(counts[PRICED_OUT], left)
+    rest = left - sum(held.values())
+    if rest > 0:
+        held[Hold.ORDER] = held.get(Hold.ORDER, 0) + rest
+    return held
 
 
 def _one_below_price_per_empty_device(

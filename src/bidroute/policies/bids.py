@@ -9,6 +9,7 @@ import numpy as np
 from bidroute.core.objective import Objective
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.core.state import RoutingState
+from bidroute.policies.bid_kernels import bid_values
 from bidroute.pricing.prices import Costs, ShadowPrices
 
 PRICE_FLOOR = 0.05  # share of the running price scale that enters the ratio where nothing is scarce
@@ -16,58 +17,72 @@ PRICE_FLOOR = 0.05  # share of the running price scale that enters the ratio whe
 
 @dataclass(frozen=True, slots=True)
 class Bids:
-    """Rewards, costs and what follows from them, each float64[D, m] for D devices and m waiting requests.
+    """Costs and what follows from them, each float64[D, m] for D devices and m waiting requests.
 
-    `terms` are the reward terms before `multiplier` (priority and pace) is applied; `value` = reward − cost;
-    `ratio` = reward per unit of price.
+    `value` = reward − cost, the reduced cost; `ratio` = reward per unit of price.
     """
 
-    terms: dict[str, FloatArray]
-    multiplier: FloatArray
     costs: Costs
     value: FloatArray
     ratio: FloatArray
 
-    def reward_of(self, position: int, column: int) -> dict[str, float]:
-        """Reward by term of one pair; the terms add up to its reward."""
-        factor = float(self.multiplier[position, column])
-        return {name: float(term[position, column]) * factor for name, term in self.terms.items()}
 
-    def price_of(self, position: int, column: int) -> dict[str, float]:
-        """Price by resource of one pair."""
-        return {"slots": float(self.costs.slots[position, column]), "kv": float(self.costs.kv[position, column])}
+@dataclass(frozen=True, slots=True)
+class Bidding:
+    """What bids depend on besides the state: the objective, the prices, their running scale, what is overdue."""
+
+    objective: Objective
+    prices: ShadowPrices
+    price_scale: float
+    threshold_s: float
+
+    def bids(self, now_s: float, state: RoutingState, devices: IntArray, rows: IntArray) -> Bids:
+        """Price the queue's `rows` on `devices`, both int64, as if each started now."""
+        queue = state.queue
+        costs = self.prices.costs(state, devices, rows)
+        value, ratio = np.empty((2, len(devices), len(rows)))
+        bid_values(
+            now_s,
+            self.threshold_s,
+            PRICE_FLOOR * self.price_scale,
+            self.objective.weights(),
+            periods_s(state, devices),
+            queue.arrival_s,
+            queue.priority,
+            queue.ttft_slo_s,
+            queue.e2e_slo_s,
+            queue.length_class,
+            queue.exact_tokens,
+            self.prices.columns(state.lengths).mean_tokens,
+            rows,
+            costs.slots,
+            costs.kv,
+            costs.footprint,
+            value,
+            ratio,
+        )
+        return Bids(costs, value, ratio)
+
+    def reward_terms(self, now_s: float, state: RoutingState, device: int, row: int) -> dict[str, float]:
+        """The reward of one pair by term; the terms add up to value + cost of its bid.
+
+        The pace threshold/(threshold + service) scales every term: of two devices the faster is worth more.
+        """
+        queue = state.queue
+        tokens = expected_tokens(state, self.prices, np.array([row]))
+        first_token_s = periods_s(state, np.array([device]))
+        service_s = tokens * first_token_s
+        wait_s = now_s - queue.arrival_s[row : row + 1]
+        slo_s = np.minimum(queue.e2e_slo_s[row : row + 1], queue.ttft_slo_s[row : row + 1] + service_s)
+        terms = self.objective.terms(wait_s, service_s, first_token_s, tokens, slo_s, self.threshold_s)
+        pace = self.threshold_s / (self.threshold_s + service_s)
+        factor = float(self.objective.priority_factor(queue.priority[row : row + 1])[0] * pace[0])
+        return {name: float(term[0]) * factor for name, term in terms.items()}
 
 
-def bids(
-    now_s: float,
-    state: RoutingState,
-    devices: IntArray,
-    rows: IntArray,
-    objective: Objective,
-    prices: ShadowPrices,
-    threshold_s: float,
-    price_scale: float,
-) -> Bids:
-    """Price the queue's `rows` on `devices`, both int64, as if each started now.
-
-    The reward is scaled by pace = threshold/(threshold + service): of two devices the faster one is worth more.
-    """
-    queue = state.queue
-    period_s = np.array([state.fleet.ledgers[g].period_s for g in devices])[:, None]
-    tokens = expected_tokens(state, prices, rows)
-    service_s = tokens * period_s
-    wait_s = now_s - queue.arrival_s[rows]
-    slo_s = np.minimum(queue.e2e_slo_s[rows], queue.ttft_slo_s[rows] + service_s)
-    terms = objective.terms(wait_s, service_s, period_s, tokens, slo_s, threshold_s)
-    multiplier = objective.priority_factor(queue.priority[rows]) * (threshold_s / (threshold_s + service_s))
-    reward = np.zeros_like(service_s)
-    for term in terms.values():
-        reward += term
-    reward *= multiplier
-    costs = prices.costs(state, devices, rows)
-    cost = costs.slots + costs.kv
-    ratio = reward / (cost + PRICE_FLOOR * price_scale * costs.footprint)
-    return Bids(terms, multiplier, costs, reward - cost, ratio)
+def periods_s(state: RoutingState, devices: IntArray) -> FloatArray:
+    """Duration of one iteration on each of `devices` as last seen, float64[D]."""
+    return np.array([state.fleet.ledgers[device].period_s for device in devices])
 
 
 def expected_tokens(state: RoutingState, prices: ShadowPrices, rows: IntArray) -> FloatArray:
