@@ -9,7 +9,8 @@ import numpy as np
 
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.errors import ConfigError
-from bidroute.policies.base import Explanation, Hold, Policy, PriceSnapshot
+from bidroute.policies.base import Explanation, Hold, Policy
+from bidroute.pricing.prices import PriceSnapshot
 from bidroute.simulator import layout
 from bidroute.simulator.engines import NS_PER_S, Engines
 
