@@ -239,7 +239,7 @@ def ensure_forecast(leases: Leases, tables: Tables, batches: Batches, d: int, ex
 
 @kernel
 def _exact_safe(batches: Batches, d: int, size: int, left: int) -> bool:
-    """Whether no peak of the batch would exceed the capacity with one more request of `left` periods."""
+    """Whether no peak within the next `left` periods would exceed the capacity with one more request that long."""
     capacity, block, n = batches.capacity[d], batches.block[d], batches.leases[d]
     remaining, load = batches.remaining[d], batches.load[d]
     hot = batches.hot[d]

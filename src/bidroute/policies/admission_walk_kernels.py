@@ -46,7 +46,7 @@ def _remember_failure(failed_prompt: IntArray, prompt: int, length_class: int, e
 def _busy(batches: Batches, speed: FloatArray, d: int) -> float:
     """How unattractive a device is: the fuller by slots or KV and the slower, the more."""
     slots = batches.free_slots[d] + batches.leases[d]
-    full = max(batches.leases[d] / max(slots, 1), batches.held_tokens[d] / max(batches.capacity[d], 1))
+    full = batches.leases[d] / max(slots, 1) + batches.held_tokens[d] / max(batches.capacity[d], 1)
     return float((1.0 + full) / speed[batches.device[d]])
 
 
