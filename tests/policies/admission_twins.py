@@ -12,8 +12,7 @@ from bidroute.policies.admission_kernels import (
     NEVER_HERE,
     NO_SLOT,
     RELEASED,
-    Rule,
-    Tables,
+    View,
 )
 
 
@@ -54,28 +53,28 @@ def exact_safe(batch: Batch, new: Member) -> bool:
     return True
 
 
-def grid_safe(batch: Batch, new: Member, tables: Tables, risk: float) -> bool:
+def grid_safe(batch: Batch, new: Member, view: View) -> bool:
     waste = 0.5 * (batch.block - 1)
-    for b in range(len(tables.distance)):
-        if 0 < new.exact <= tables.distance[b]:
+    for b in range(len(view.distance)):
+        if 0 < new.exact <= view.distance[b]:
             return True
         mean = variance = 0.0
         for m in [*batch.members, new]:
-            tokens = m.size + waste + tables.growth[b]
+            tokens = m.size + waste + view.growth[b]
             if m.exact > 0:
                 left = max(m.exact - m.age, 1)
-                alive = 1.0 if tables.distance[b] < left else 0.0
-                tokens = m.size + waste + min(tables.growth[b], left - 1)
+                alive = 1.0 if view.distance[b] < left else 0.0
+                tokens = m.size + waste + min(view.growth[b], left - 1)
             else:
-                alive = tables.residual[m.length_class, tables.age_index[m.age], b]
+                alive = view.residual[m.length_class, view.age_index[m.age], b]
             mean += alive * tokens
             variance += alive * (1 - alive) * tokens**2
-        if mean + math.sqrt(risk * variance) > batch.capacity * (1 + 1e-12):
+        if mean + math.sqrt(view.risk * variance) > batch.capacity * (1 + 1e-12):
             return False
     return True
 
 
-def judge(batch: Batch, prompt: int, length_class: int, exact: int, tables: Tables, rule: Rule) -> int:
+def judge(batch: Batch, prompt: int, length_class: int, exact: int, view: View) -> int:
     if blocks(prompt + max(exact, 1), batch.block) > batch.capacity:
         return NEVER_HERE
     if len(batch.members) >= batch.slots:
@@ -83,11 +82,11 @@ def judge(batch: Batch, prompt: int, length_class: int, exact: int, tables: Tabl
     held = sum(blocks(m.size, batch.block) for m in batch.members)
     if held + blocks(prompt + 1, batch.block) > batch.capacity:
         return KV_NOW
-    if not rule.safety or not batch.members:
+    if not view.safety or not batch.members:
         return RELEASED
     new = Member(prompt + 1, 0, length_class, exact)
     batch.grid = batch.grid or exact == 0 or any(m.exact == 0 for m in batch.members)
-    safe = grid_safe(batch, new, tables, rule.risk) if batch.grid else exact_safe(batch, new)
+    safe = grid_safe(batch, new, view) if batch.grid else exact_safe(batch, new)
     return RELEASED if safe else KV_FUTURE
 
 
@@ -98,7 +97,7 @@ def busy(batch: Batch) -> float:
 
 
 def walk(
-    batches: list[Batch], order: list[tuple[int, int, int, int]], tables: Tables, rule: Rule
+    batches: list[Batch], order: list[tuple[int, int, int, int]], view: View
 ) -> tuple[list[int], list[int | None], int]:
     """`order`: (prompt, class, exact, skips). Verdicts, devices, and how many were taken past the best held one."""
     verdicts: list[int] = []
@@ -109,12 +108,12 @@ def walk(
         if all(len(batch.members) >= batch.slots for batch in batches):
             verdicts.append(NO_SLOT)
             continue
-        if best_skips >= 0 and best_skips + passed >= rule.max_skips:
+        if best_skips >= 0 and best_skips + passed >= view.max_skips:
             verdicts.append(BEHIND)
             continue
         verdict = NEVER_HERE
         for d in sorted(range(len(batches)), key=lambda d: (busy(batches[d]), d)):
-            verdict = max(verdict, judge(batches[d], prompt, length_class, exact, tables, rule))
+            verdict = max(verdict, judge(batches[d], prompt, length_class, exact, view))
             if verdict == RELEASED:
                 batches[d].members.append(Member(prompt + 1, 0, length_class, exact))
                 batches[d].grid = batches[d].grid or exact == 0

@@ -12,7 +12,7 @@ from bidroute.policies.admission import Admission, ResidualTables, distance_grid
 from bidroute.policies.admission_kernels import BEHIND, KV_FUTURE, KV_NOW, NEVER_HERE, NO_SLOT, RELEASED
 from bidroute.policies.base import Hold
 from tests.policies.admission_twins import Batch, Member, walk
-from tests.policies.states import MODEL, state
+from tests.policies.states import state
 
 BIG = 1_000_000
 lease = st.tuples(
@@ -33,7 +33,7 @@ def known(items: list[tuple[int, ...]], all_known: bool) -> list[tuple[int, ...]
     return [(*item[:-1], item[-1] or 35) for item in items] if all_known else items
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     devices=st.lists(device, min_size=1, max_size=3),
     leases=st.lists(lease, max_size=10),
@@ -60,9 +60,8 @@ def test_walk_agrees_with_its_twin(
     batches = [Batch(d.kv_tokens // d.block_size * d.block_size, d.block_size, d.batch_slots, d.speed) for d in devices]
     for d, prompt, decoded, length_class, exact in leases:
         batches[d].members.append(Member(prompt + decoded + 1, decoded, length_class, exact))
-    tables = admission.residuals.refresh(MODEL)
     ordered = [(*waiting[k], skips[k]) for k in order]
-    verdicts, chosen, passed = walk(batches, ordered, tables, admission.rule)
+    verdicts, chosen, passed = walk(batches, ordered, admission.view)
 
     released = dict(zip(walked.released.tolist(), walked.devices.tolist(), strict=True))
     assert [released.get(k) for k in range(len(order))] == chosen
