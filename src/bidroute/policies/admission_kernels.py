@@ -182,7 +182,8 @@ def _ensure_forecast(view: View, d: int, exact: int) -> None:
         return
     target = EXACT if numbers[d, KNOWN] == 1 and exact > 0 else GRID
     if target == GRID:
-        view.grids[:, d, :] = 0.0
+        for b in range(len(view.distance)):
+            view.grids[MEAN, d, b], view.grids[VARIANCE, d, b] = 0.0, 0.0
     start = view.offset[numbers[d, DEVICE]]
     for i in range(n):
         if mode == EXACT:

@@ -107,11 +107,11 @@ def walk_rows(
         _sort_in(by_busy, busy, d, d + 1)
         slots += numbers[d, FREE]
     failed_prompt = np.full(EXACT_KINDS + view.residual.shape[0], ENDLESS)
-    taken, best, passed = 0, NOBODY, 0
+    taken, best, passed, closed = 0, NOBODY, 0, False
     for k in range(len(order)):
-        if slots <= 0:
-            verdicts[k:] = NO_SLOT
-            break
+        if slots <= 0 or closed:
+            verdicts[k] = NO_SLOT if slots <= 0 else BEHIND
+            continue
         row = order[k]
         prompt, length_class, length = prompts[row], classes[row], lengths[row]
         if failed_prompt[_kind(length_class, length)] <= prompt:
@@ -134,9 +134,7 @@ def walk_rows(
         elif verdict != NEVER_HERE:
             _remember_failure(failed_prompt, prompt, length_class, length)
             best = row if best == NOBODY else best
-        if best != NOBODY and skips[best] + passed >= view.max_skips:
-            verdicts[k + 1 :] = BEHIND
-            break
+        closed = best != NOBODY and skips[best] + passed >= view.max_skips
     return taken, best, passed
 
 
@@ -163,13 +161,12 @@ def walk_pairs(
     for d in range(len(numbers)):
         slots += numbers[d, FREE]
     taken, best, passed = 0, NOBODY, 0
-    verdicts[:] = BEHIND
     for k in range(len(rows)):
-        if slots <= 0:
-            verdicts[k:] = NO_SLOT
-            break
         row, d = rows[k], positions[k]
         reserved = best != NOBODY and skips[best] + passed >= view.max_skips
+        verdicts[k] = NO_SLOT if slots <= 0 else BEHIND
+        if slots <= 0:
+            continue
         if is_taken[row] or (reserved and row != best):
             continue
         prompt, length_class, length = prompts[row], classes[row], lengths[row]
