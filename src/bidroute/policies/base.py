@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import ClassVar
 
-from bidroute.core.queue import FloatArray, IntArray
+from bidroute.core.queue import IntArray
 from bidroute.core.requests import Request
 from bidroute.core.state import RoutingState
+from bidroute.pricing.prices import PriceSnapshot
 
 
 class Timing(Enum):
@@ -70,19 +71,6 @@ class Explanation:
     waiting: int
     held_by: Hold | None
     instead: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class PriceSnapshot:
-    """The prices a policy holds now, for reports and dashboards.
-
-    `edges_periods` int64[buckets+1] are distances from now; `slot_price` float64[G, buckets] is in reward units
-    per slot and period, `kv_price` float64[G, buckets] in reward units per KV token and period.
-    """
-
-    edges_periods: IntArray
-    slot_price: FloatArray
-    kv_price: FloatArray
 
 
 class Policy(ABC):

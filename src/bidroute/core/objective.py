@@ -1,0 +1,151 @@
+"""The objective: what starting a request now is worth, as named, weighted terms.
+
+Two families (docs/how-it-works.md has the formulas and the units of every weight):
+
+* `slo`, after the paper: constant throughput, bonuses that decay with the predicted completion and first-token
+  times, and a tail term. The paper's tail bonus is a constant past a threshold; ours keeps growing with the
+  overdue time, which is what bounds every request's wait.
+* `linear`, after the authors' artifact: σ + α·tokens + β·(T − completion)⁺ + γ·(T − start)⁺.
+
+Weights are per request and have no unit unless said; scaling all of them by a constant changes no decision.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from bidroute.core.queue import FloatArray
+from bidroute.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Weights of the reward terms.
+
+    slo family: `throughput` (constant); `latency` (× 1/(1 + completion_s)); `ttft` (× 1/(1 + ttft_s)); `tail`
+    (× lateness², lateness = (overdue time past the threshold)/threshold); `goodput` (paid only while the
+    request can still meet its own SLOs, discounted once it no longer can).
+    linear family: `sigma` (constant), `alpha` (per 1000 expected tokens), `beta` (per second completed before
+    `horizon_s`), `gamma` (per second started before it); `tail` applies there too.
+
+    `threshold_s` is the completion time past which a request is overdue; 0 lets the policy track it from the
+    fleet's backlog (`patience` × what first come, first served would give). `priority_base` multiplies the
+    reward per unit of priority.
+    """
+
+    throughput: float = 1.0
+    latency: float = 0.0
+    ttft: float = 0.0
+    tail: float = 30.0
+    goodput: float = 0.0
+    sigma: float = 0.0
+    alpha: float = 0.0
+    beta: float = 0.0
+    gamma: float = 0.0
+    horizon_s: float = 60.0
+    threshold_s: float = 0.0
+    patience: float = 1.5
+    priority_base: float = 2.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"objective: {field.name}={value}; expected a finite number, 0 or more")
+        if not any(getattr(self, name) > 0 for name in _WEIGHTS):
+            raise ConfigError(f"objective: every weight is 0; give one of {', '.join(_WEIGHTS)} a positive value")
+        for name in ("horizon_s", "patience", "priority_base"):
+            if getattr(self, name) == 0:
+                raise ConfigError(f"objective: {name}=0; expected a positive number")
+
+    def scaled(self, factor: float) -> Objective:
+        """The same objective with every weight multiplied by `factor`."""
+        return replace(self, **{name: getattr(self, name) * factor for name in _WEIGHTS})
+
+    def weights(self) -> FloatArray:
+        """What the decision kernel needs: the weights, then horizon_s, priority_base, the share of service."""
+        numbers = [getattr(self, name) for name in _WEIGHTS]
+        return np.array([*numbers, self.horizon_s, self.priority_base, SERVICE_SHARE])
+
+    def terms(
+        self,
+        wait_s: FloatArray,
+        service_s: FloatArray,
+        first_token_s: FloatArray,
+        expected_tokens: FloatArray,
+        slo_s: FloatArray,
+        threshold_s: float,
+    ) -> dict[str, FloatArray]:
+        """Reward by term for requests that would start now, for arrays of any shapes that broadcast together.
+
+        `wait_s` so far, `service_s` the predicted decode time, `first_token_s` from start to first token,
+        `slo_s` the latest completion after arrival that meets the request's SLOs (infinity: none),
+        `threshold_s` the completion time past which a request is overdue.
+        """
+        completion_s = wait_s + service_s
+        result: dict[str, FloatArray] = {}
+        if self.throughput:
+            result["throughput"] = np.full_like(completion_s, self.throughput)
+        if self.latency:
+            result["latency"] = self.latency / (1.0 + completion_s)
+        if self.ttft:
+            result["ttft"] = np.broadcast_to(self.ttft / (1.0 + wait_s + first_token_s), completion_s.shape)
+        if self.goodput:
+            result["goodput"] = np.where(completion_s <= slo_s, self.goodput, 0.0)
+        if self.sigma:
+            result["sigma"] = np.full_like(completion_s, self.sigma)
+        if self.alpha:
+            result["alpha"] = np.broadcast_to(self.alpha * expected_tokens / 1000.0, completion_s.shape)
+        if self.beta:
+            result["beta"] = self.beta * np.maximum(self.horizon_s - completion_s, 0.0)
+        if self.gamma:
+            result["gamma"] = np.broadcast_to(self.gamma * np.maximum(self.horizon_s - wait_s, 0.0), completion_s.shape)
+        if self.tail:
+            lateness = np.maximum((wait_s + SERVICE_SHARE * service_s) / threshold_s - 1.0, 0.0)
+            result["tail"] = self.tail * lateness * lateness
+        return result
+
+    def priority_factor(self, priority: FloatArray) -> FloatArray:
+        """What a priority multiplies the reward with, float64[n]."""
+        factor: FloatArray = np.power(self.priority_base, np.clip(priority, -20.0, 20.0))
+        return factor
+
+
+# How much of its own service time counts towards a request's lateness: a long request gets a head start that it
+# needs to finish in time, but not the whole of it, which would turn the order into longest first.
+SERVICE_SHARE = 0.5
+
+_WEIGHTS = ("throughput", "latency", "ttft", "tail", "goodput", "sigma", "alpha", "beta", "gamma")
+
+PRESETS: dict[str, Objective] = {
+    "balanced": Objective(),
+}
+
+
+def parse_objective(text: str) -> Objective:
+    """An objective from `PRESET`, `term=weight,…`, or `PRESET,term=weight,…` (changes to a preset).
+
+    Raises ConfigError for an unknown preset or term, or a value that is not a number ≥ 0.
+    """
+    objective, changes = PRESETS["balanced"], {}
+    names = [field.name for field in fields(Objective)]
+    for index, part in enumerate(item.strip() for item in text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals:
+            if index or part not in PRESETS:
+                raise ConfigError(
+                    f"objective {part!r}: expected a preset ({', '.join(PRESETS)}) or term=weight pairs "
+                    f"({', '.join(names)})"
+                )
+            objective = PRESETS[part]
+        elif name not in names:
+            raise ConfigError(f"objective term {name!r} is unknown; choose from: {', '.join(names)}")
+        else:
+            try:
+                changes[name] = float(value)
+            except ValueError:
+                raise ConfigError(f"objective: {name}={value!r}; expected a number") from None
+    return replace(objective, **changes)

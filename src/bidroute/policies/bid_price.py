@@ -1,0 +1,244 @@
+"""The bid-price policy: release a request when its reward exceeds the price of what it will occupy.
+
+At a decision every waiting request j is priced on each device g that could take one now (design: the decision):
+
+    value[j, g] = reward[j, g] − cost[j, g]      its reduced cost: hold unless positive
+    rank by       reward[j, g] / cost[j, g]      reward per unit of price paid
+
+and the admission check releases, down that order, what can start and stays safe. Both have the same sign of
+judgement (the value is positive where the ratio exceeds 1), but the ratio's order depends only on the exchange
+rate between slots and KV, not on the level of prices, so it is right before the level has been found. What is
+scarce nowhere has price 0; a small share of the running price scale is added to every cost in the ratio alone, so
+that among equals the smaller footprint goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bidroute.core.fleet import Fleet
+from bidroute.core.objective import Objective, parse_objective
+from bidroute.core.queue import IntArray
+from bidroute.core.requests import Request
+from bidroute.core.state import RoutingState
+from bidroute.errors import ConfigError
+from bidroute.policies.admission import HOLD_BY_VERDICT, Admission
+from bidroute.policies.admission_kernels import RELEASED
+from bidroute.policies.arrivals import ArrivalHistory
+from bidroute.policies.base import Assignment, Decision, Explanation, Hold, Policy, Timing
+from bidroute.policies.bid_kernels import PRICED_OUT, best_first, tally
+from bidroute.policies.bids import Bidding, Bids
+from bidroute.policies.patience import SojournTracker
+from bidroute.policies.price_updates import PriceUpdates
+from bidroute.policies.registry import PolicySettings, register
+from bidroute.pricing.prices import PriceSnapshot, ShadowPrices
+
+DEFAULT_RISK_Z = 2.0
+DEFAULT_MAX_SKIPS = 8
+SPARE_CANDIDATES = 48  # offered to the admission check beyond the free slots, best first
+IDLE_CUT = 0.5  # of a device's prices, per decision that leaves room because every bid is below them
+PAIRS_AT_ONCE = 16_384  # more (request, device) pairs than this are ranked on a shortlist of requests
+
+
+class BidPrice(Policy):
+    """Central queue, shadow prices, safe admission; one default for every workload.
+
+    `risk_z`: standard deviations of KV kept free (0 plans with the mean). `max_skips`: how often smaller requests
+    may be taken past one that ranks first but does not fit yet. `seed`: of the samples that prices learn from.
+    """
+
+    name = "bid_price"
+    timing = Timing.WHEN_STARTABLE
+
+    def __init__(
+        self,
+        objective: Objective,
+        seed: int = 0,
+        *,
+        risk_z: float = DEFAULT_RISK_Z,
+        max_skips: int = DEFAULT_MAX_SKIPS,
+    ) -> None:
+        self.objective = objective
+        self.shadow_prices = ShadowPrices()
+        self._admission = Admission(risk_z=risk_z, max_skips=max_skips)
+        self._history = ArrivalHistory()
+        self._sojourn = SojournTracker()
+        self._updates = PriceUpdates(self.shadow_prices, self._history, seed)
+        self._new_arrivals = 0
+
+    @property
+    def threshold_s(self) -> float:
+        """The completion time past which a request is overdue, in seconds."""
+        if self.objective.threshold_s:
+            return self.objective.threshold_s
+        return max(self.objective.patience * self._sojourn.mean_s, 1e-6)
+
+    def request_arrived(self, now_s: float, request: Request, length_class: int) -> None:
+        """Remember the arrival for the forecast."""
+        self._history.add(now_s, request.prompt_tokens, length_class)
+        self._new_arrivals += 1
+
+    def update(self, now_s: float, state: RoutingState) -> None:
+        """Track the mean sojourn, and step the prices at most once per period of the fleet."""
+        if self._new_arrivals:
+            inside = len(state.queue) + int(state.fleet.open_leases.sum())
+            self._sojourn.observe(inside, self._history.rate_per_s(now_s), self._new_arrivals)
+            self._new_arrivals = 0
+        self._updates.run(now_s, state, self.objective, self.threshold_s)
+
+    def decide(self, now_s: float, state: RoutingState, devices: Sequence[int]) -> Decision:
+        """Release what is worth its price, can start and stays safe, best reward per price first."""
+        queue, fleet = state.queue, state.fleet
+        if not len(queue) or not devices:
+            return Decision()
+        ready = np.asarray(devices, dtype=np.int64)
+        bidding = self._bidding()
+        rows = self._shortlist(now_s, state, ready, bidding)
+        bid = bidding.bids(now_s, state, ready, rows)
+        order = _order(fleet, ready, bid)
+        self._admission.begin(state, devices)
+        walk = self._admission.walk_pairs(queue, rows[order % len(rows)], order // len(rows))
+        if walk.skipped_row >= 0:
+            queue.skips[walk.skipped_row] += walk.skips
+        released = _one_below_price_per_empty_device(fleet, bid, order, walk.released, walk.devices)
+        pairs = order[released]
+        ids, targets = queue.ids[rows[pairs % len(rows)]].tolist(), ready[pairs // len(rows)].tolist()
+        assignments = [Assignment(request_id, device) for request_id, device in zip(ids, targets, strict=True)]
+        counts, leaves_room = np.empty(PRICED_OUT + 1, dtype=np.int64), np.empty(len(ready), dtype=np.int64)
+        tally(bid.value, order, walk.verdicts, counts, leaves_room)
+        # Complementary slackness: room that nobody paid for is not scarce. The subgradient steps find that out
+        # too, but slowly, and meanwhile capacity would stand idle before a queue held by its price.
+        self.shadow_prices.cut(ready[leaves_room == 1], IDLE_CUT)
+        return Decision(assignments, _held(counts.tolist(), len(queue) - len(assignments)))
+
+    def explain(
+        self, now_s: float, state: RoutingState, devices: Sequence[int], request_ids: Sequence[int]
+    ) -> list[Explanation]:
+        """Reward by term, price by resource and what holds it, for each request on the device it ranks best on."""
+        if not len(state.queue) or not devices:
+            return []
+        ready, bidding = np.asarray(devices, dtype=np.int64), self._bidding()
+        bid = bidding.bids(now_s, state, ready, np.arange(len(state.queue)))
+        skips, prices = state.queue.skips.copy(), self.shadow_prices.snapshot()
+        decision = self.decide(now_s, state, devices)
+        state.queue.skips[:] = skips
+        self.shadow_prices.restore(prices)
+        taken = {assignment.request_id: assignment.device for assignment in decision.assignments}
+        self._admission.begin(state, devices)
+        return [self._explain_one(now_s, state, ready, bidding, bid, taken, request_id) for request_id in request_ids]
+
+    def prices(self) -> PriceSnapshot:
+        """Prices of one slot and of one KV token per period."""
+        return self.shadow_prices.snapshot()
+
+    # --- parts of a decision ----------------------------------------------------------------------------------
+
+    def _bidding(self) -> Bidding:
+        return Bidding(self.objective, self.shadow_prices, self._updates.price_scale or 1.0, self.threshold_s)
+
+    def _shortlist(self, now_s: float, state: RoutingState, ready: IntArray, bidding: Bidding) -> IntArray:
+        """Queue rows to consider: all, or where that makes too many pairs the best on the roomiest device."""
+        n = len(state.queue)
+        rows: IntArray = np.arange(n)
+        if len(ready) == 1 or n * len(ready) <= PAIRS_AT_ONCE:
+            return rows
+        fleet = state.fleet
+        roomiest = ready[np.argmax(fleet.usable_kv_tokens[ready] - fleet.kv_tokens_used[ready])]
+        ratio = bidding.bids(now_s, state, np.array([roomiest]), rows).ratio[0]
+        return np.sort(best_first(ratio, max(PAIRS_AT_ONCE // len(ready), SPARE_CANDIDATES)))
+
+    def _explain_one(
+        self,
+        now_s: float,
+        state: RoutingState,
+        ready: IntArray,
+        bidding: Bidding,
+        bid: Bids,
+        taken: dict[int, int],
+        request_id: int,
+    ) -> Explanation:
+        row = state.queue.position(request_id)
+        position = int(np.argmax(bid.ratio[:, row]))
+        held_by: Hold | None = None
+        if request_id in taken:
+            position = int(np.flatnonzero(ready == taken[request_id])[0])
+        elif bid.value[position, row] <= 0.0:
+            held_by = Hold.PRICE
+        else:
+            queue = state.queue
+            verdict = self._admission.judge(
+                position, int(queue.prompt_tokens[row]), int(queue.length_class[row]), int(queue.exact_tokens[row])
+            )
+            held_by = Hold.ORDER if verdict == RELEASED else HOLD_BY_VERDICT[verdict]
+        return Explanation(
+            request_id=request_id,
+            device=int(ready[position]),
+            now_s=now_s,
+            wait_s=now_s - float(state.queue.arrival_s[row]),
+            reward=bidding.reward_terms(now_s, state, int(ready[position]), row),
+            price={
+                "slots": float(bid.costs.slots[position, row]),
+                "kv": float(bid.costs.kv[position, row]),
+            },
+            value=float(bid.value[position, row]),
+            rank=int(np.count_nonzero(bid.ratio.max(axis=0) > bid.ratio[:, row].max())),
+            waiting=len(state.queue),
+            held_by=held_by,
+            instead=[other for other in taken if other != request_id],
+        )
+
+
+def _order(fleet: Fleet, ready: IntArray, bid: Bids) -> IntArray:
+    """Pairs to offer, as flat indexes into [D, m], best first: what beats its price, then for empty devices all."""
+    leases = fleet.open_leases[ready]
+    free_slots = int(np.maximum(fleet.batch_slots[ready] - leases, 0).sum())
+    best: IntArray = best_first(bid.ratio.ravel(), (free_slots + SPARE_CANDIDATES) * len(ready))
+    worth_it = bid.value.ravel()[best] > 0.0
+    if worth_it.all():
+        return best
+    empty = (leases == 0)[best // bid.ratio.shape[1]]
+    offered: IntArray = np.concatenate([best[worth_it], best[~worth_it & empty]])
+    return offered
+
+
+def _held(counts: list[int], left: int) -> dict[Hold, int]:
+    """How many of the `left` requests were held for which reason; those never offered were held by the order."""
+    held: dict[Hold, int] = {}
+    for verdict, hold in HOLD_BY_VERDICT.items():
+        if counts[verdict]:
+            held[hold] = held.get(hold, 0) + counts[verdict]
+    if counts[PRICED_OUT]:
+        held[Hold.PRICE] = min(counts[PRICED_OUT], left)
+    rest = left - sum(held.values())
+    if rest > 0:
+        held[Hold.ORDER] = held.get(Hold.ORDER, 0) + rest
+    return held
+
+
+def _one_below_price_per_empty_device(
+    fleet: Fleet, bid: Bids, order: IntArray, released: IntArray, devices: IntArray
+) -> IntArray:
+    """Of the released pairs, those worth their price, and one more for each empty device that got none of them.
+
+    An empty device always takes the best startable request, whatever its price: otherwise nothing might progress.
+    """
+    worth_it = bid.value.ravel()[order[released]] > 0.0
+    if worth_it.all():
+        return released
+    busy = {int(device) for device in devices[worth_it]}
+    keep = worth_it.copy()
+    for k in np.flatnonzero(~worth_it):
+        if fleet.open_leases[devices[k]] == 0 and int(devices[k]) not in busy:
+            keep[k] = True
+            busy.add(int(devices[k]))
+    return released[keep]
+
+
+@register("bid_price")
+def _bid_price(settings: PolicySettings) -> Policy:
+    unknown = set(settings.options) - {"risk_z", "max_skips"}
+    if unknown:
+        raise ConfigError(f"bid_price option {min(unknown)!r} is unknown; choose from: max_skips, risk_z")
+    return BidPrice(parse_objective(settings.objective), settings.seed, **settings.options)

@@ -1,0 +1,92 @@
+"""Bids: what each waiting request offers for, and would cost on, each device that could take it now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bidroute.core.objective import Objective
+from bidroute.core.queue import FloatArray, IntArray
+from bidroute.core.state import RoutingState
+from bidroute.policies.bid_kernels import bid_values
+from bidroute.pricing.prices import Costs, ShadowPrices
+
+PRICE_FLOOR = 0.05  # share of the running price scale that enters the ratio where nothing is scarce
+
+
+@dataclass(frozen=True, slots=True)
+class Bids:
+    """Costs and what follows from them, each float64[D, m] for D devices and m waiting requests.
+
+    `value` = reward − cost, the reduced cost; `ratio` = reward per unit of price.
+    """
+
+    costs: Costs
+    value: FloatArray
+    ratio: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Bidding:
+    """What bids depend on besides the state: the objective, the prices, their running scale, what is overdue."""
+
+    objective: Objective
+    prices: ShadowPrices
+    price_scale: float
+    threshold_s: float
+
+    def bids(self, now_s: float, state: RoutingState, devices: IntArray, rows: IntArray) -> Bids:
+        """Price the queue's `rows` on `devices`, both int64, as if each started now."""
+        queue = state.queue
+        costs = self.prices.costs(state, devices, rows)
+        value, ratio = np.empty((2, len(devices), len(rows)))
+        bid_values(
+            now_s,
+            self.threshold_s,
+            PRICE_FLOOR * self.price_scale,
+            self.objective.weights(),
+            periods_s(state, devices),
+            queue.arrival_s,
+            queue.priority,
+            queue.ttft_slo_s,
+            queue.e2e_slo_s,
+            queue.length_class,
+            queue.exact_tokens,
+            self.prices.columns(state.lengths).mean_tokens,
+            rows,
+            costs.slots,
+            costs.kv,
+            costs.footprint,
+            value,
+            ratio,
+        )
+        return Bids(costs, value, ratio)
+
+    def reward_terms(self, now_s: float, state: RoutingState, device: int, row: int) -> dict[str, float]:
+        """The reward of one pair by term; the terms add up to value + cost of its bid.
+
+        The pace threshold/(threshold + service) scales every term: of two devices the faster is worth more.
+        """
+        queue = state.queue
+        tokens = expected_tokens(state, self.prices, np.array([row]))
+        first_token_s = periods_s(state, np.array([device]))
+        service_s = tokens * first_token_s
+        wait_s = now_s - queue.arrival_s[row : row + 1]
+        slo_s = np.minimum(queue.e2e_slo_s[row : row + 1], queue.ttft_slo_s[row : row + 1] + service_s)
+        terms = self.objective.terms(wait_s, service_s, first_token_s, tokens, slo_s, self.threshold_s)
+        pace = self.threshold_s / (self.threshold_s + service_s)
+        factor = float(self.objective.priority_factor(queue.priority[row : row + 1])[0] * pace[0])
+        return {name: float(term[0]) * factor for name, term in terms.items()}
+
+
+def periods_s(state: RoutingState, devices: IntArray) -> FloatArray:
+    """Duration of one iteration on each of `devices` as last seen, float64[D]."""
+    return np.array([state.fleet.ledgers[device].period_s for device in devices])
+
+
+def expected_tokens(state: RoutingState, prices: ShadowPrices, rows: IntArray) -> FloatArray:
+    """Expected output tokens of the queue's `rows`, float64[m]: known for certain, or the mean of the class."""
+    exact = state.queue.exact_tokens[rows]
+    mean = prices.columns(state.lengths).mean_tokens[state.queue.length_class[rows]]
+    return np.where(exact > 0, exact, mean)

@@ -1,0 +1,84 @@
+"""When and from what sample a policy steps its shadow prices."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from bidroute.core.objective import Objective
+from bidroute.core.queue import FloatArray, IntArray
+from bidroute.core.state import RoutingState
+from bidroute.policies.arrivals import ArrivalHistory
+from bidroute.pricing.prices import Sample, ShadowPrices
+
+QUEUE_DRAWS = 12  # queued requests sampled per step
+STEPS_AFTER_PAUSE = 32  # at most so many steps make up for a pause; enough for any price to fall back to 0
+SCALE_SMOOTHING = 0.05
+
+
+class PriceUpdates:
+    """Steps `prices` at most once per period, more often after a pause; deterministic given the seed.
+
+    `price_scale` is the running scale of prices in reward units per device-period.
+    """
+
+    def __init__(self, prices: ShadowPrices, history: ArrivalHistory, seed: int) -> None:
+        self.prices = prices
+        self.history = history
+        self.price_scale = 0.0
+        self._random = np.random.default_rng(seed)
+        self._last_s = -math.inf
+
+    def run(self, now_s: float, state: RoutingState, objective: Objective, threshold_s: float) -> None:
+        """Step the prices if a period has passed since the last step."""
+        devices = np.array(state.fleet.accepting(), dtype=np.int64)
+        if not len(devices) or not len(self.history):
+            return
+        period_s = sum(state.fleet.ledgers[g].period_s for g in devices) / len(devices)
+        elapsed_periods = (now_s - self._last_s) / period_s
+        if elapsed_periods < 1.0:
+            return
+        self._last_s = now_s
+        self.prices.refresh_capacity(state.fleet, state.lengths, devices)
+        for _ in range(int(min(max(elapsed_periods / 4.0, 1.0), STEPS_AFTER_PAUSE))):
+            sample = self._sample(now_s, state, objective, threshold_s, period_s)
+            scale = self.prices.price_scale(state.fleet, state.lengths, sample, devices)
+            self.price_scale += (SCALE_SMOOTHING if self.price_scale else 1.0) * (scale - self.price_scale)
+            self.prices.step(state.fleet, state.lengths, sample, devices, threshold_s, self.price_scale)
+
+    def _sample(
+        self, now_s: float, state: RoutingState, objective: Objective, threshold_s: float, period_s: float
+    ) -> Sample:
+        """Draws from the queue, which may start at once, and one recent arrival per start offset."""
+        queue, history = state.queue, self.history
+        waiting = len(queue)
+        rows = self._random.integers(0, max(waiting, 1), min(QUEUE_DRAWS, waiting))
+        starts = self.prices.starts_periods
+        past = self._random.integers(0, len(history), len(starts))
+        prompt_tokens = np.concatenate([queue.prompt_tokens[rows], history.prompt_tokens[past]])
+        length_class = np.concatenate([queue.length_class[rows], history.length_class[past]])
+        exact_tokens = np.concatenate([queue.exact_tokens[rows], np.zeros(len(starts), dtype=np.int64)])
+        wait_s = np.concatenate([now_s - queue.arrival_s[rows], np.zeros(len(starts))])
+        mean_tokens = self.prices.columns(state.lengths).mean_tokens[length_class]
+        tokens: FloatArray = np.where(exact_tokens > 0, exact_tokens, mean_tokens)
+        reward = _rewards(objective, wait_s, tokens, threshold_s, period_s)
+        reward[: len(rows)] *= objective.priority_factor(queue.priority[rows])
+        per_draw = np.full(len(rows), waiting / max(len(rows), 1))
+        gaps_s = np.diff(np.append(starts, self.prices.grid.horizon_periods)) * period_s
+        weight = np.concatenate([per_draw, self.history.rate_per_s(now_s) * gaps_s])
+        earliest: IntArray = np.concatenate([np.zeros(len(rows), dtype=np.int64), starts])
+        return Sample(prompt_tokens, length_class, exact_tokens, reward, weight, earliest)
+
+
+def _rewards(
+    objective: Objective, wait_s: FloatArray, tokens: FloatArray, threshold_s: float, period_s: float
+) -> FloatArray:
+    """Total reward of each sampled request if it started at its earliest, float64[m]."""
+    no_slo = np.full(len(wait_s), math.inf)
+    first_token_s = np.full(len(wait_s), period_s)
+    terms = objective.terms(wait_s, tokens * period_s, first_token_s, tokens, no_slo, threshold_s)
+    reward = np.zeros(len(wait_s))
+    for term in terms.values():
+        reward += term
+    return reward

@@ -1,0 +1,64 @@
+"""Columns of the linear program by length class: what a request of a class is expected to occupy, and when.
+
+For a class with survival S, a request that starts u periods from now is expected to occupy, over the periods
+of bucket b (design: lengths are distributions),
+
+    slots[c, u, b] = Σ_{k∈b, k≥u} S(k−u)                    slot-periods
+    growth[c, u, b] = Σ_{k∈b, k≥u} S(k−u)·(k−u+1)           token-periods, on top of prompt_tokens · slots
+
+so its price is α + prompt_tokens·β with two table look-ups. What lies beyond the horizon counts in the last bucket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bidroute.core.lengths import LengthModel
+from bidroute.core.queue import FloatArray, IntArray
+from bidroute.pricing.grid import TimeGrid
+
+
+@dataclass(frozen=True, slots=True)
+class ClassColumns:
+    """Expected occupancy by class: `slots` and `growth` float64[classes, starts, buckets], for each of the
+    `starts_periods` int64[starts] (the first is 0); `mean_tokens` and `mean_growth` float64[classes] are the
+    sums over all buckets for a start now, and `starting_now_*` float64[classes, buckets] its columns.
+    """
+
+    version: int
+    starts_periods: IntArray
+    slots: FloatArray
+    growth: FloatArray
+    mean_tokens: FloatArray
+    mean_growth: FloatArray
+    starting_now_slots: FloatArray
+    starting_now_growth: FloatArray
+
+
+def class_columns(lengths: LengthModel, grid: TimeGrid, starts_periods: IntArray) -> ClassColumns:
+    """Tabulate the columns of every class of `lengths` on `grid` for each start."""
+    survival = lengths.survival
+    ages = np.arange(1, survival.shape[1] + 1, dtype=np.float64)
+    zero = np.zeros((lengths.classes, 1))
+    tokens = np.concatenate([zero, np.cumsum(survival, axis=1)], axis=1)
+    growth = np.concatenate([zero, np.cumsum(survival * ages, axis=1)], axis=1)
+    last = tokens.shape[1] - 1
+    edges = grid.edges_periods.copy()
+    # everything after the last edge belongs to the last bucket
+    since_start = edges[None, :] - starts_periods[:, None]
+    since_start[:, -1] = last
+    since_start = np.clip(since_start, 0, last)
+    slots_by_bucket = np.ascontiguousarray(np.diff(tokens[:, since_start], axis=2))
+    growth_by_bucket = np.ascontiguousarray(np.diff(growth[:, since_start], axis=2))
+    return ClassColumns(
+        version=lengths.version,
+        starts_periods=starts_periods,
+        slots=slots_by_bucket,
+        growth=growth_by_bucket,
+        mean_tokens=tokens[:, -1].copy(),
+        mean_growth=growth[:, -1].copy(),
+        starting_now_slots=slots_by_bucket[:, 0].copy(),
+        starting_now_growth=growth_by_bucket[:, 0].copy(),
+    )

@@ -1,0 +1,203 @@
+"""Shadow prices of batch slots and KV tokens, tracked online by projected subgradient steps.
+
+One step (design: prices): p ← max(0, p − η (d − Σ_i w_i a*_i(p))). The sum runs over a stratified sample of those
+who compete for the horizon: requests drawn from the queue, each standing for |queue|/draws of them, and one
+recent arrival per start offset, standing for the arrivals forecast until the next offset. Stratifying keeps the
+expectation of drawing from both with probability |queue|/N and removes most of its variance: the queue, which sets the
+prices of the next moments, is never missed because the horizon's arrivals outnumber it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bidroute.core.fleet import Fleet
+from bidroute.core.lengths import LengthModel
+from bidroute.core.queue import FloatArray, IntArray
+from bidroute.core.state import RoutingState
+from bidroute.pricing.columns import ClassColumns, class_columns
+from bidroute.pricing.grid import TimeGrid
+from bidroute.pricing.price_kernels import (
+    costs_on_devices,
+    demand_at_prices,
+    expected_use_of_devices,
+    projected_step,
+)
+
+HORIZON_PERIODS = 32_000
+BUCKETS = 20  # widths about double every second one; finer grids leave gaps that no sampled start fills
+STEP = 0.03  # of the price scale, per step of size one rms
+FORGET = 0.95  # of the running mean square of the excess, per step
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Requests sampled for a price update, by column, each [m]: what they are, what they are worth, how many
+    requests each stands for (`weight`), and the periods from now before which it cannot start (`earliest`)."""
+
+    prompt_tokens: IntArray
+    length_class: IntArray
+    exact_tokens: IntArray
+    reward: FloatArray
+    weight: FloatArray
+    earliest: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Costs by resource in reward units, and footprints in device-periods, each float64[D, m]."""
+
+    slots: FloatArray
+    kv: FloatArray
+    footprint: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class PriceSnapshot:
+    """The prices of a fleet at one moment, for reports and dashboards.
+
+    `edges_periods` int64[buckets+1] are distances from now. `slot_price` and `kv_price`, float64[G, buckets], are in
+    reward units for all of a device's slots (all its KV tokens) over one period; divide by B_g (C_g) for one.
+    """
+
+    edges_periods: IntArray
+    slot_price: FloatArray
+    kv_price: FloatArray
+
+
+class ShadowPrices:
+    """Prices of every device's slots and KV over a time grid; warm-started from update to update.
+
+    `slot_price`, `kv_price`: float64[G, buckets], in reward units for all of a device's slots (or all its KV
+    tokens) over one period of the bucket; divide by B_g (C_g) for one slot (one token).
+    """
+
+    def __init__(self, grid: TimeGrid | None = None) -> None:
+        self.grid = grid or TimeGrid.geometric(HORIZON_PERIODS, BUCKETS)
+        self.starts_periods = self.grid.edges_periods[:-1].copy()
+        self.slot_price: FloatArray = np.zeros((0, self.grid.buckets))
+        self.kv_price: FloatArray = np.zeros((0, self.grid.buckets))
+        self.slots_left: FloatArray = np.zeros((0, self.grid.buckets))
+        self.kv_left: FloatArray = np.zeros((0, self.grid.buckets))
+        self._slot_square: FloatArray = np.zeros((0, self.grid.buckets))
+        self._kv_square: FloatArray = np.zeros((0, self.grid.buckets))
+        self._columns: ClassColumns | None = None
+
+    def columns(self, lengths: LengthModel) -> ClassColumns:
+        """The class columns for the current state of the length model."""
+        if self._columns is None or self._columns.version != lengths.version:
+            self._columns = class_columns(lengths, self.grid, self.starts_periods)
+        return self._columns
+
+    def refresh_capacity(self, fleet: Fleet, lengths: LengthModel, devices: IntArray) -> None:
+        """Recompute what the open leases of `devices` leave free in each bucket, as a fraction of capacity."""
+        self.fit_fleet(len(fleet))
+        pool = fleet.pool
+        expected_use_of_devices(
+            pool.columns,
+            pool.offset,
+            pool.count,
+            devices,
+            fleet.batch_slots,
+            fleet.kv_tokens,
+            lengths.survival,
+            self.grid.edges_periods,
+            self.slots_left,
+            self.kv_left,
+        )
+
+    def step(
+        self, fleet: Fleet, lengths: LengthModel, sample: Sample, devices: IntArray, decay_s: float, price_scale: float
+    ) -> None:
+        """One projected subgradient step for the fleet; `devices` are those that take requests.
+
+        A sample's reward at a start falls with its completion time as decay_s/(decay_s + completion).
+        """
+        self.fit_fleet(len(fleet))
+        columns = self.columns(lengths)
+        period_s = np.array([ledger.period_s for ledger in fleet.ledgers])
+        slot_demand, kv_demand = np.empty_like(self.slot_price), np.empty_like(self.kv_price)
+        demand_at_prices(
+            self.slot_price,
+            self.kv_price,
+            fleet.batch_slots,
+            fleet.kv_tokens,
+            period_s,
+            devices,
+            self.grid.edges_periods,
+            self.starts_periods,
+            columns.slots,
+            columns.growth,
+            columns.mean_tokens,
+            sample.prompt_tokens,
+            sample.length_class,
+            sample.exact_tokens,
+            sample.reward,
+            sample.weight,
+            sample.earliest,
+            decay_s,
+            slot_demand,
+            kv_demand,
+        )
+        step = STEP * price_scale
+        projected_step(self.slot_price, self._slot_square, slot_demand, self.slots_left, step, FORGET)
+        projected_step(self.kv_price, self._kv_square, kv_demand, self.kv_left, step, FORGET)
+
+    def price_scale(self, fleet: Fleet, lengths: LengthModel, sample: Sample, devices: IntArray) -> float:
+        """The scale of prices: the sample's reward over the device-periods it takes."""
+        columns, exact = self.columns(lengths), sample.exact_tokens
+        tokens = np.where(exact > 0, exact, columns.mean_tokens[sample.length_class])
+        growth = np.where(exact > 0, exact * (exact + 1) / 2, columns.mean_growth[sample.length_class])
+        slots, kv = float(fleet.batch_slots[devices].mean()), float(fleet.kv_tokens[devices].mean())
+        share = tokens / slots + (sample.prompt_tokens * tokens + growth) / kv
+        return float(sample.reward.sum() / share.sum())
+
+    def costs(self, state: RoutingState, devices: IntArray, rows: IntArray) -> Costs:
+        """What starting the queue's `rows` on each of `devices` now would cost."""
+        fleet, queue = state.fleet, state.queue
+        self.fit_fleet(len(fleet))
+        columns = self.columns(state.lengths)
+        slots, kv, footprint = np.empty((3, len(devices), len(rows)))
+        costs_on_devices(
+            self.slot_price,
+            self.kv_price,
+            fleet.batch_slots,
+            fleet.kv_tokens,
+            devices,
+            self.grid.edges_periods,
+            columns.starting_now_slots,
+            columns.starting_now_growth,
+            queue.prompt_tokens,
+            queue.length_class,
+            queue.exact_tokens,
+            rows,
+            slots,
+            kv,
+            footprint,
+        )
+        return Costs(slots, kv, footprint)
+
+    def fit_fleet(self, devices: int) -> None:
+        """Give devices that joined a row: free of charge, all capacity left, until the next update."""
+        missing = devices - len(self.slot_price)
+        if missing <= 0:
+            return
+        for name in ("slot_price", "kv_price", "_slot_square", "_kv_square"):
+            setattr(self, name, np.vstack([getattr(self, name), np.zeros((missing, self.grid.buckets))]))
+        for name in ("slots_left", "kv_left"):
+            setattr(self, name, np.vstack([getattr(self, name), np.ones((missing, self.grid.buckets))]))
+
+    def snapshot(self) -> PriceSnapshot:
+        """Prices as they stand: of all of a device's slots, and of all its KV, per period."""
+        return PriceSnapshot(self.grid.edges_periods, self.slot_price.copy(), self.kv_price.copy())
+
+    def restore(self, snapshot: PriceSnapshot) -> None:
+        """Put back the prices of a snapshot."""
+        self.slot_price[:], self.kv_price[:] = snapshot.slot_price, snapshot.kv_price
+
+    def cut(self, devices: IntArray, factor: float) -> None:
+        """Multiply all prices of `devices` by `factor`."""
+        self.slot_price[devices] *= factor
+        self.kv_price[devices] *= factor

@@ -1,0 +1,202 @@
+"""The engines of a cluster: the arrays, and typed methods over the kernels that work on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from bidroute.core.devices import Device
+from bidroute.core.queue import FloatArray, IntArray
+from bidroute.simulator import fleet_kernels, layout
+from bidroute.simulator.latency import DecodeLatency, PrefillLatency
+from bidroute.simulator.scenario import Scenario
+
+NS_PER_S = 1e9
+PS_PER_S = 1e12
+MIN_LOG_ROWS = 4096
+_MODES = {"decode": layout.MODE_DECODE, "aggregated": layout.MODE_AGGREGATED, "disaggregated": layout.MODE_DECODE}
+
+
+class Engines:
+    """Rows 0 … G−1 are the devices of the fleet, rows G … G+P−1 the prefill workers.
+
+    `requests` int64[n, R_COLUMNS], `devices` int64[G+P, D_COLUMNS], `log` int64[L, L_COLUMNS]: see `layout`. With
+    `logging` off, nothing is recorded but the columns of `requests`. `on_full_log` is called when the log must
+    be emptied (with `clear_log`) before a kernel can go on.
+    """
+
+    def __init__(self, scenario: Scenario, *, logging: bool) -> None:
+        self.fleet_size = len(scenario.devices)
+        self.rows = self.fleet_size + scenario.prefill_workers
+        self.requests = _request_rows(scenario)
+        self.devices = _device_rows(scenario)
+        self.models = _pack_models(scenario, self.devices)
+        slots = int(self.devices[:, layout.D_SLOTS].max())
+        self.batch = np.zeros((self.rows, slots, layout.B_COLUMNS), dtype=np.int64)
+        self.growth = np.zeros((self.rows, int(self.devices[:, layout.D_BLOCK_SIZE].max())), dtype=np.int64)
+        rows = max(MIN_LOG_ROWS, 8 * slots) if logging else 0
+        self.log = np.zeros((1 + rows, layout.L_COLUMNS), dtype=np.int64)
+        self.on_full_log: Callable[[], None] = self.clear_log
+        self._ready = np.zeros(self.fleet_size, dtype=np.int64)
+        self.total_blocks: IntArray = self.devices[:, layout.D_FREE].copy()
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    def advance(self, until_ns: int, first: int = 0, last: int | None = None) -> None:
+        """Complete passes that end by `until_ns`; devices also start those that begin before it."""
+        last, at = self.rows if last is None else last, first
+        while True:
+            at = fleet_kernels.advance_all(
+                self.requests, self.devices, self.batch, self.growth, self.models, self.log, at, last, until_ns
+            )
+            if at == last:
+                return
+            self.on_full_log()
+
+    def open(self, now_ns: int, first: int, last: int) -> None:
+        """Open a pass on every row of the range that stands at a boundary."""
+        at = first
+        while True:
+            at = fleet_kernels.open_all(
+                self.requests, self.devices, self.batch, self.growth, self.log, at, last, now_ns
+            )
+            if at == last:
+                return
+            self.on_full_log()
+
+    def launch(self, first: int, last: int) -> None:
+        """Start every open pass of the range."""
+        at = first
+        while True:
+            at = fleet_kernels.launch_all(
+                self.requests, self.devices, self.batch, self.growth, self.models, self.log, at, last
+            )
+            if at == last:
+                return
+            self.on_full_log()
+
+    def ready(self) -> list[int]:
+        """Devices with an open pass that a request could join now."""
+        count = fleet_kernels.mark_ready(self.devices, self._ready)
+        return [int(device) for device in self._ready[:count]]
+
+    def next_stop_ns(self) -> int:
+        """When a device next has something to decide (room at a boundary, a finish, an eviction); FOREVER if never."""
+        return fleet_kernels.earliest_stop(self.requests, self.devices, self.growth, self.models, 0, self.fleet_size)
+
+    def next_prefill_end_ns(self) -> int:
+        """When a prefill worker's pass next ends; FOREVER if none runs."""
+        return fleet_kernels.earliest_end(self.devices, self.fleet_size, self.rows)
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def push(self, row: int, request: int, now_ns: int) -> None:
+        """A request enters the row's own queue."""
+        fleet_kernels.push(self.requests, self.devices, row, request, now_ns)
+
+    def release_prompt(self, row: int, request: int) -> None:
+        """The decode side has taken the prompt's KV from this prefill worker."""
+        fleet_kernels.release_prompt(self.requests, self.devices, row, request)
+
+    def link(self, device: int, requests: IntArray) -> None:
+        """Make the queue of a device out of all the requests it will get, in order of their R_READY."""
+        if len(requests) == 0:
+            return
+        self.requests[requests[:-1], layout.R_NEXT] = requests[1:]
+        self.devices[device, layout.D_HEAD] = requests[0]
+        self.devices[device, layout.D_TAIL] = requests[-1]
+        self.devices[device, layout.D_QUEUED] = len(requests)
+
+    def can_complete(self) -> np.ndarray:
+        """Which requests could run to their end alone on which device (and be let in by a ledger), bool[n, G]."""
+        prompt, output = self.requests[:, layout.R_PROMPT], self.requests[:, layout.R_OUTPUT]
+        fits = np.zeros((len(self.requests), self.fleet_size), dtype=np.bool_)
+        for d in range(self.fleet_size):
+            row = self.devices[d]
+            ahead = 1 if row[layout.D_RESERVES] else row[layout.D_AHEAD]
+            peak = np.maximum(prompt + output - 1 + ahead, prompt + 1)
+            fits[:, d] = -(-peak // row[layout.D_BLOCK_SIZE]) <= self.total_blocks[d]
+        return fits
+
+    # --- the log ----------------------------------------------------------------------------------------------
+
+    def logged(self) -> IntArray:
+        """The entries logged since the last `clear_log`, in order of time; int64[k, L_COLUMNS], a copy."""
+        entries = self.log[1 : 1 + int(self.log[0, 0])]
+        ordered: IntArray = entries[np.argsort(entries[:, layout.L_TIME], kind="stable")]
+        return ordered
+
+    def clear_log(self) -> None:
+        """Empty the log."""
+        self.log[0, 0] = 0
+
+
+def nanoseconds(seconds: FloatArray) -> IntArray:
+    """Times in whole nanoseconds."""
+    return np.rint(seconds * NS_PER_S).astype(np.int64)
+
+
+def block_size_of(scenario: Scenario, device: Device) -> int:
+    """Tokens per KV block on this device: the engine's setting, else the device's own."""
+    return device.block_size if scenario.engine.block_size is None else scenario.engine.block_size
+
+
+def _request_rows(scenario: Scenario) -> IntArray:
+    workload = scenario.workload
+    rows = np.full((len(workload), layout.R_COLUMNS), layout.NEVER, dtype=np.int64)
+    rows[:, layout.R_PROMPT] = workload.prompt_tokens
+    rows[:, layout.R_OUTPUT] = workload.output_tokens
+    rows[:, layout.R_READY] = nanoseconds(workload.arrival_s)
+    rows[:, [layout.R_GENERATED, layout.R_COMPUTED, layout.R_PREEMPTIONS]] = 0
+    return rows
+
+
+def _device_rows(scenario: Scenario) -> IntArray:
+    fleet_size = len(scenario.devices)
+    rows = np.zeros((fleet_size + scenario.prefill_workers, layout.D_COLUMNS), dtype=np.int64)
+    pool = scenario.prefill_pool
+    largest = max(scenario.devices, key=lambda device: device.kv_tokens)
+    for d, row in enumerate(rows):
+        device = scenario.devices[d] if d < fleet_size else largest
+        block_size = block_size_of(scenario, device)
+        kv_tokens = device.kv_tokens
+        if d < fleet_size:
+            row[layout.D_MODE] = _MODES[scenario.mode]
+            row[layout.D_SLOTS] = device.batch_slots
+            row[layout.D_MAX_TOKENS] = scenario.engine.max_batched_tokens
+        else:
+            row[layout.D_MODE] = layout.MODE_PREFILL
+            row[layout.D_SLOTS] = pool.slots
+            row[layout.D_MAX_TOKENS] = pool.max_batched_tokens
+            kv_tokens = pool.kv_tokens or kv_tokens
+        row[layout.D_RESERVES] = int(scenario.engine.eviction == "reserve")
+        row[layout.D_BLOCK_SIZE] = block_size
+        row[[layout.D_FREE, layout.D_UNRESERVED]] = kv_tokens // block_size
+        row[layout.D_AHEAD] = int(scenario.mode == "decode")
+        row[layout.D_RECOMPUTE_PS] = round(scenario.engine.recompute_s_per_token * PS_PER_S)
+        row[layout.D_NEXT_FINISH] = layout.FOREVER
+        row[[layout.D_HEAD, layout.D_TAIL, layout.D_BLOCKED]] = layout.NOBODY
+        row[layout.D_STOP] = layout.NEVER
+    return rows
+
+
+def _pack_models(scenario: Scenario, devices: IntArray) -> FloatArray:
+    """All distinct models in one array; writes where each begins into the rows of the devices that use it."""
+    parts: list[FloatArray] = []
+    starts: dict[int, int] = {}
+
+    def place(model: DecodeLatency | PrefillLatency) -> int:
+        if id(model) not in starts:
+            starts[id(model)] = sum(len(part) for part in parts)
+            parts.append(model.packed)
+        return starts[id(model)]
+
+    for d in range(len(devices)):
+        latency = scenario.latency
+        if d < len(scenario.devices):
+            devices[d, layout.D_DECODE_AT] = place(latency[d] if isinstance(latency, tuple) else latency)
+        if scenario.prefill is not None:
+            prefill = scenario.prefill
+            devices[d, layout.D_PREFILL_AT] = place(prefill[d] if isinstance(prefill, tuple) else prefill)
+    return np.concatenate(parts)

@@ -1,0 +1,130 @@
+"""What every host loop needs: the controller beside the engines, timed decisions, refusals, samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from time import perf_counter
+
+import numpy as np
+
+from bidroute.core.queue import FloatArray
+from bidroute.core.requests import Request
+from bidroute.errors import ConfigError
+from bidroute.lengths.base import LengthPredictor
+from bidroute.policies.base import Assignment, Policy
+from bidroute.policies.controller import Controller
+from bidroute.simulator import layout
+from bidroute.simulator.engines import NS_PER_S, Engines, block_size_of
+from bidroute.simulator.recording import Recorder, RecordOptions
+from bidroute.simulator.replay import Replay
+from bidroute.simulator.result import Outcome
+from bidroute.simulator.scenario import Scenario
+
+
+class Host:
+    """One run in progress. The loops in `dispatch`, `central` and `disaggregated` drive it.
+
+    `device` int64[n] is where each request was sent (−1: nowhere), `status` int64[n] its Outcome so far.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        policy: Policy,
+        predictor: LengthPredictor,
+        predicted_tokens: FloatArray | None,
+        record: RecordOptions,
+    ) -> None:
+        n = len(scenario.workload)
+        if predicted_tokens is not None and len(predicted_tokens) != n:
+            raise ConfigError(f"{len(predicted_tokens)} predicted_tokens for {n} requests; expected one each")
+        devices = [dataclasses.replace(d, block_size=block_size_of(scenario, d)) for d in scenario.devices]
+        self.scenario = scenario
+        self.controller = Controller(policy, devices, predictor)
+        self.engines = Engines(scenario, logging=True)
+        self.replay = Replay(self.controller, self.engines, starts_prefilled=scenario.mode != "aggregated")
+        self.held: dict[str, int] = {}
+        self.recorder = Recorder(record, policy, self.engines, self.held)
+        self.can_complete = self.engines.can_complete()
+        self.status = np.where(self.can_complete.any(axis=1), Outcome.UNFINISHED, Outcome.REFUSED).astype(np.int64)
+        self.device = np.full(n, -1, dtype=np.int64)
+        self.decision_us: list[float] = []
+        self.update_us: list[float] = []
+        self.arrival_ns: list[int] = self.engines.requests[:, layout.R_READY].tolist()
+        self._prompts: list[int] = scenario.workload.prompt_tokens.tolist()
+        self._predictions = [None] * n if predicted_tokens is None else predicted_tokens.tolist()
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the central queue."""
+        return len(self.controller.state.queue)
+
+    def refused(self, request: int) -> bool:
+        """Whether this request fits no device."""
+        return bool(self.status[request] == Outcome.REFUSED)
+
+    def enqueue(self, request: int, now_ns: int) -> None:
+        """Let a request enter the router's queue."""
+        self.controller.enqueue(
+            now_ns / NS_PER_S,
+            Request(
+                id=request,
+                arrival_s=self.arrival_ns[request] / NS_PER_S,
+                prompt_tokens=self._prompts[request],
+                predicted_tokens=self._predictions[request],
+                ttft_slo_s=self.scenario.ttft_slo_s,
+                e2e_slo_s=self.scenario.e2e_slo_s,
+            ),
+        )
+
+    def decide(self, now_ns: int, devices: Sequence[int]) -> list[Assignment]:
+        """One decision epoch: refresh, explain where asked to, decide."""
+        now_s = now_ns / NS_PER_S
+        before = perf_counter()
+        self.controller.update(now_s)
+        between = perf_counter()
+        self.update_us.append((between - before) * 1e6)
+        self._explain(now_s, devices)
+        before = perf_counter()
+        decision = self.controller.decide(now_s, devices)
+        self.decision_us.append((perf_counter() - before) * 1e6)
+        for reason, count in decision.held.items():
+            self.held[str(reason)] = self.held.get(str(reason), 0) + count
+        return decision.assignments
+
+    def _explain(self, now_s: float, devices: Sequence[int]) -> None:
+        state = self.controller.state
+        ids = [request for request in self.recorder.options.explain_request_ids if request in state.queue]
+        if ids:
+            self.recorder.explanations += self.controller.policy.explain(now_s, state, devices, ids)
+
+    def send(self, assignment: Assignment, now_ns: int) -> None:
+        """Hand a request to its device's engine, which refuses what it could never complete."""
+        request, device = assignment.request_id, assignment.device
+        self.device[request] = device
+        if self.can_complete[request, device]:
+            self.engines.push(device, request, now_ns)
+        else:
+            self.status[request] = Outcome.REFUSED
+            self.controller.cancelled(request)
+
+    def sample_before(self, until_ns: int) -> None:
+        """Take the samples that are due before `until_ns`; past the last event, until the devices are empty."""
+        while (due := self.recorder.next_sample_ns()) < until_ns:
+            self.engines.advance(due)
+            self.recorder.sample(due, self.waiting)
+            if until_ns == layout.FOREVER and self.engines.next_stop_ns() == layout.FOREVER:
+                return
+
+    def drain(self) -> None:
+        """No event is left but what runs: run it to its end."""
+        self.sample_before(layout.FOREVER)
+        self.engines.advance(layout.FOREVER)
+        self.replay.run()
+
+
+def mean_us(seconds: float, count: int) -> FloatArray:
+    """One entry: microseconds per call."""
+    return np.array([seconds * 1e6 / count if count else math.nan])
