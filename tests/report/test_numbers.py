@@ -3,7 +3,7 @@ import math
 import pytest
 
 from bidroute.experiments.results import Spread
-from bidroute.report.numbers import figure, percent, with_spread
+from bidroute.report.numbers import figure, percent, spread_figure
 
 
 @pytest.mark.parametrize(
@@ -24,13 +24,14 @@ def test_about_three_digits(value, text):
 
 def test_a_missing_figure_is_a_dash():
     assert figure(math.nan) == "–"
-    assert with_spread(Spread(math.nan, math.nan)) == "–"
+    assert figure(math.nan) == "–"
+    assert spread_figure(Spread(math.nan, math.nan)) == ""
 
 
 def test_the_spread_has_the_precision_of_its_figure():
-    assert with_spread(Spread(6.15, 0.1501)) == "6.15 ±0.15"
-    assert with_spread(Spread(6.15, 0.0)) == "6.15"
-    assert with_spread(Spread(6.15, 0.15), show_spread=False) == "6.15"
+    assert spread_figure(Spread(6.15, 0.1501)) == "±.15"
+    assert spread_figure(Spread(16.5, 1.26)) == "±1.3"
+    assert spread_figure(Spread(6.15, 0.0)) == ""
 
 
 @pytest.mark.parametrize(("value", "text"), [(-0.142, "−14 %"), (0.0139, "+1.4 %"), (8.0, "×9"), (0.2, "+20 %")])

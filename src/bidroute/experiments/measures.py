@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One figure of a run. `decides` marks the latency figures by which the strongest baseline is chosen."""
+    """One figure of a run.
+
+    `head` is its two-line column head. `decides` marks the latencies by which the strongest baseline is chosen.
+    """
 
     label: str
+    head: str
     path: str
-    unit: str
     higher_is_better: bool = False
     decides: bool = False
 
@@ -21,11 +24,11 @@ class Measure:
 
 
 MEASURES = (
-    Measure("E2E mean", "e2e_s.mean", "s", decides=True),
-    Measure("E2E p99", "e2e_s.p99", "s", decides=True),
-    Measure("TTFT mean", "ttft_s.mean", "s", decides=True),
-    Measure("TTFT p99", "ttft_s.p99", "s", decides=True),
-    Measure("tok/s", "output_tokens_per_s", "", higher_is_better=True),
-    Measure("goodput", "goodput", "", higher_is_better=True),
-    Measure("preempt.", "preemptions", ""),
+    Measure("E2E mean", "E2E\nmean, s", "e2e_s.mean", decides=True),
+    Measure("E2E p99", "E2E\np99, s", "e2e_s.p99", decides=True),
+    Measure("TTFT mean", "TTFT\nmean, s", "ttft_s.mean", decides=True),
+    Measure("TTFT p99", "TTFT\np99, s", "ttft_s.p99", decides=True),
+    Measure("tokens/s", "tokens\nper s", "output_tokens_per_s", higher_is_better=True),
+    Measure("goodput", "goodput\nper s", "goodput", higher_is_better=True),
+    Measure("preemptions", "pre-\nempted", "preemptions"),
 )

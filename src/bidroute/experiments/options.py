@@ -29,8 +29,8 @@ def parse_engine(text: str, recompute_s_per_token: float) -> EngineConfig:
     return EngineConfig(**given, recompute_s_per_token=recompute_s_per_token)
 
 
-def parse_slo(text: str) -> dict[str, float]:
-    """The SLOs given as `ttft=S,e2e=S,tpot=S` in seconds: any of `ttft_s`, `e2e_s`, `tpot_s`."""
+def parse_slo(text: str) -> Slo:
+    """SLOs from `ttft=S,e2e=S,tpot=S` in seconds; those not given keep their defaults."""
     pairs = _pairs("slo", text, _SLOS, "ttft=S,e2e=S,tpot=S in seconds")
     slos = {}
     for key, value in pairs.items():
@@ -38,8 +38,7 @@ def parse_slo(text: str) -> dict[str, float]:
             slos[f"{key}_s"] = float(value)
         except ValueError:
             raise ConfigError(f"slo {key}={value}; expected a positive number of seconds") from None
-    Slo(**slos)  # refuses what is no duration
-    return slos
+    return Slo(**slos)
 
 
 def _pairs(what: str, text: str, keys: tuple[str, ...], form: str) -> dict[str, str]:

@@ -75,7 +75,7 @@ def prepare(settings: ScenarioSettings, seeds: list[int]) -> Experiment:
         raise ConfigError("seeds: none; expected one or more")
     mode, prefill_workers = parse_mode(settings.mode)
     engine = parse_engine(settings.engine, settings.recompute_s_per_token)
-    slos = parse_slo(settings.slo)
+    slo = parse_slo(settings.slo)
     build_predictor(settings.lengths)  # refuses a wrong name before anything is read
     fleet = _fleet(settings)
     workloads = {seed: _workload(settings, seed) for seed in seeds}
@@ -97,14 +97,14 @@ def prepare(settings: ScenarioSettings, seeds: list[int]) -> Experiment:
             mode=mode,
             prefill_workers=prefill_workers,
             engine=engine,
-            ttft_slo_s=slos.get("ttft_s", math.inf),
-            e2e_slo_s=slos.get("e2e_s", math.inf),
+            ttft_slo_s=slo.ttft_s,
+            e2e_slo_s=slo.e2e_s,
         )
         for seed, workload in workloads.items()
     }
     predictions = {seed: predicted_tokens(settings.lengths, workloads[seed].output_tokens, seed) for seed in seeds}
     load = estimate_load(first.sped_up(speedup), models, workers)
-    return Experiment(settings, fleet.groups, scenarios, predictions, load, speedup, Slo(**slos))
+    return Experiment(settings, fleet.groups, scenarios, predictions, load, speedup, slo)
 
 
 def _workload(settings: ScenarioSettings, seed: int) -> Workload:
@@ -126,7 +126,8 @@ def _prefill(mode: str, fleet: Fleet) -> PrefillLatency | tuple[PrefillLatency, 
 def _fleet(settings: ScenarioSettings) -> Fleet:
     groups = _given_groups(settings) if settings.fleet is None else read_fleet(settings.fleet)
     groups = [_resolved(group, settings, f"devices[{index}]") for index, group in enumerate(groups)]
-    names, group_of = [], []
+    names: list[str] = []
+    group_of: list[DeviceGroup] = []
     for group in groups:
         for _ in range(group.count):
             names.append(f"{group.name}-{len(names)}")

@@ -14,7 +14,7 @@ from bidroute.experiments.results import Comparison
 from bidroute.experiments.verdict import SUBJECT, Change, Verdict, judge
 from bidroute.report.figures import distribution_figure, inside_figure, queue_figure, tradeoff_figure
 from bidroute.report.files import whole_file
-from bidroute.report.numbers import change_text, decimals, figure, percent
+from bidroute.report.numbers import change_text, figure, percent, spread_figure
 from bidroute.report.palette import policy_colours
 from bidroute.report.sentences import losses_sentence, scenario_sentence, verdict_sentence
 from bidroute.report.tables import best_policies, ranked
@@ -95,7 +95,7 @@ def _card(change: Change) -> str:
     seeds = "" if change.low == change.high else f"{percent(change.low)} to {percent(change.high)}"
     if not math.isfinite(change.relative):
         seeds = ""
-    label = change.measure.label.replace("preempt.", "preemptions").replace("tok/s", "output tokens/s")
+    label = change.measure.label
     return (
         f'<div class="card change {kind}"><div class="label">{escape(label)}</div>'
         f'<div class="value">{escape(change_text(change))}</div>'
@@ -105,7 +105,7 @@ def _card(change: Change) -> str:
 
 def _table(comparison: Comparison, colours: dict[str, str]) -> str:
     winners = {measure.label: best_policies(comparison, measure) for measure in MEASURES}
-    heads = "".join(f"<th>{escape(m.label)}{', s' if m.unit else ''}</th>" for m in MEASURES)
+    heads = "".join(f"<th>{escape(measure.head).replace(chr(10), '<br>')}</th>" for measure in MEASURES)
     rows = []
     for policy in ranked(comparison):
         cells = "".join(
@@ -126,10 +126,7 @@ def _table(comparison: Comparison, colours: dict[str, str]) -> str:
 
 def _spread_cell(comparison: Comparison, policy: str, path: str) -> str:
     spread = comparison.spread(policy, path)
-    text = figure(spread.median)
-    if not spread.half_range > 0:
-        return text
-    return f'{text} <span class="spread">±{spread.half_range:.{decimals(spread.median)}f}</span>'
+    return f'{figure(spread.median)} <span class="spread">{spread_figure(spread)}</span>'
 
 
 def _distributions(order: list[str], colours: dict[str, str]) -> str:

@@ -25,13 +25,11 @@ def figure(value: float) -> str:
     return f"{value:.{decimals(value)}f}" if math.isfinite(value) else MISSING
 
 
-def with_spread(spread: Spread, *, show_spread: bool = True) -> str:
-    """`median ±half-range`, both with the decimals of the median."""
-    if not math.isfinite(spread.median):
-        return MISSING
-    places = decimals(spread.median)
-    text = f"{spread.median:.{places}f}"
-    return f"{text} ±{spread.half_range:.{places}f}" if show_spread and spread.half_range > 0 else text
+def spread_figure(spread: Spread) -> str:
+    """`±half-range` with the decimals of the median and no leading zero; empty where there is no spread."""
+    if not spread.half_range > 0:
+        return ""
+    return f"±{spread.half_range:.{decimals(spread.median)}f}".replace("±0.", "±.")
 
 
 def percent(value: float) -> str:

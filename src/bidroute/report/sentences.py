@@ -55,4 +55,4 @@ def losses_sentence(verdict: Verdict) -> str:
 
 
 def _phrase(change: Change) -> str:
-    return f"{change.measure.label.replace('preempt.', 'preemptions')} {change_text(change)}"
+    return f"{change.measure.label} {change_text(change)}"
