@@ -43,7 +43,7 @@ class Host:
         devices = [dataclasses.replace(d, block_size=block_size_of(scenario, d)) for d in scenario.devices]
         self.scenario = scenario
         self.controller = Controller(policy, devices, predictor)
-        self.engines = Engines(scenario, logging=True)
+        self.engines = Engines(scenario)
         self.replay = Replay(self.controller, self.engines, starts_prefilled=scenario.mode != "aggregated")
         self.held: dict[str, int] = {}
         self.recorder = Recorder(record, policy, self.engines, self.held)
