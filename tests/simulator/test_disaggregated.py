@@ -49,27 +49,15 @@ def test_first_token_comes_from_the_decode_device(policy: type[Policy]) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_full_decode_side_holds_the_prefill_worker_back(policy: type[Policy]) -> None:
-    """One prompt fits the prefill worker: the third prefill starts when the second request joins its first pass."""
-    rows = [(0.0, 5, 3), (0.0, 5, 3), (0.0, 5, 3)]
-    tight, ample = PrefillPool(kv_tokens=5), PrefillPool(kv_tokens=100, slots=1)
-    result = simulate(scenario(rows, tight), policy(), OneClass())
-    assert result.start_s.tolist() == [0.5, 3.5, 6.5]
-    slow = scenario([(0.0, 5, 3), (0.0, 30, 3)], PrefillPool(kv_tokens=30))
-    assert simulate(slow, policy(), OneClass()).start_s.tolist() == [0.5, 3.5]
-    blocked = scenario([(0.0, 5, 3), (0.0, 5, 3), (0.0, 5, 3)], tight, slots=1)
-    free = scenario([(0.0, 5, 3), (0.0, 5, 3), (0.0, 5, 3)], ample, slots=1)
-    for one in (blocked, free):
-        assert simulate(one, policy(), OneClass()).end_s[-1] == 9.5
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_prompt_waits_for_prefill_kv_until_the_other_has_moved(policy: type[Policy]) -> None:
+@pytest.mark.parametrize(("prefill_kv", "third_starts"), [(4, 2.4), (8, 1.4)], ids=["tight", "ample"])
+def test_prefill_kv_is_held_until_the_first_decode_pass(
+    policy: type[Policy], prefill_kv: int, third_starts: float
+) -> None:
+    """Decode boundaries are at 0.4 + k. The second prefill ends at 0.8 and joins at 1.4, so the third, where it
+    must wait for that KV, is prefilled only then."""
     rows = [(0.0, 4, 9), (0.0, 4, 1), (0.0, 4, 1)]
-    one = scenario(rows, PrefillPool(kv_tokens=4), slots=2)
-    result = simulate(one, policy(), OneClass())
-    # Joins at boundaries 0.4 + k: the second prefill ends at 0.8, joins at 1.4; only then can the third begin.
-    assert result.start_s.tolist() == pytest.approx([0.4, 1.4, 2.4])
+    result = simulate(scenario(rows, PrefillPool(1, prefill_kv), slots=3), policy(), OneClass())
+    assert result.start_s.tolist() == pytest.approx([0.4, 1.4, third_starts])
 
 
 def test_a_prompt_larger_than_a_prefill_worker_is_refused() -> None:

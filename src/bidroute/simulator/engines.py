@@ -87,6 +87,11 @@ class Engines:
         """When a prefill worker's pass next ends; FOREVER if none runs."""
         return fleet_kernels.earliest_end(self.devices, self.fleet_size, self.rows)
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs or waits in an engine."""
+        return bool(self.devices[:, [layout.D_RUNNING, layout.D_QUEUED]].any())
+
     # --- requests ---------------------------------------------------------------------------------------------
 
     def push(self, row: int, request: int, now_ns: int) -> None:

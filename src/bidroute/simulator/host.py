@@ -115,7 +115,7 @@ class Host:
         while (due := self.recorder.next_sample_ns()) < until_ns:
             self.engines.advance(due)
             self.recorder.sample(due, self.waiting)
-            if until_ns == layout.FOREVER and self.engines.next_stop_ns() == layout.FOREVER:
+            if until_ns == layout.FOREVER and not self.engines.busy:
                 return
 
     def drain(self) -> None:
