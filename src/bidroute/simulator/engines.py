@@ -77,7 +77,8 @@ class Engines:
     def ready(self) -> list[int]:
         """Devices with an open pass that a request could join now."""
         count = fleet_kernels.mark_ready(self.devices, self._ready)
-        return [int(device) for device in self._ready[:count]]
+        devices: list[int] = self._ready[:count].tolist()
+        return devices
 
     def next_stop_ns(self) -> int:
         """When a device next has something to decide (room at a boundary, a finish, an eviction); FOREVER if never."""

@@ -22,6 +22,8 @@ from bidroute.simulator.replay import Replay
 from bidroute.simulator.result import Outcome
 from bidroute.simulator.scenario import Scenario
 
+REFUSED = int(Outcome.REFUSED)
+
 
 class Host:
     """One run in progress. The loops in `dispatch`, `central` and `disaggregated` drive it.
@@ -63,7 +65,7 @@ class Host:
 
     def refused(self, request: int) -> bool:
         """Whether this request fits no device."""
-        return bool(self.status[request] == Outcome.REFUSED)
+        return bool(self.status[request] == REFUSED)
 
     def enqueue(self, request: int, now_ns: int) -> None:
         """Let a request enter the router's queue."""
