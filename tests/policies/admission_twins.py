@@ -120,7 +120,7 @@ def walk(
                 chosen[-1] = d
                 passed += best_skips >= 0
                 break
-        if NEVER_HERE < verdict < RELEASED and best_skips < 0:
+        if NO_SLOT < verdict < RELEASED and best_skips < 0:
             best_skips = skips
         verdicts.append(verdict)
     return verdicts, chosen, passed

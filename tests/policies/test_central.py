@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from bidroute.core.devices import Device
 from bidroute.core.requests import Request
 from bidroute.policies import Hold, PolicySettings, build_policy
+from bidroute.policies.central import rising
 from tests.policies.mini_host import MiniHost, NoisyClasses, OneClass, Oracle
 from tests.policies.states import state
 from tests.policies.test_registry import CENTRAL
@@ -39,6 +40,13 @@ def test_ties_go_to_the_earlier_entry() -> None:
     for name in NAMES:
         decision = build_policy(name).decide(10.0, now, [0])
         assert [a.request_id for a in decision.assignments] == [1, 2]
+
+
+@given(keys=st.lists(st.sampled_from([-1.5, 0.0, 2.0, 3.5]), max_size=20), data=st.data())
+def test_rising_is_the_sort_by_key_then_sequence(keys: list[float], data) -> None:
+    sequence = np.array(data.draw(st.permutations(range(len(keys)))), dtype=np.int64)
+    order = rising(np.array(keys), sequence)
+    assert order.tolist() == np.lexsort((sequence, keys)).tolist()
 
 
 def test_ageing_lets_a_large_request_go_first_within_its_bound() -> None:

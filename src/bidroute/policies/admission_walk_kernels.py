@@ -26,6 +26,7 @@ from bidroute.policies.admission_kernels import (
 EXACT_KINDS = 64  # four per doubling of an exact length, to 65 536 tokens
 NOBODY = -1
 ENDLESS = 1 << 62
+MOST_REFUSALS = 32  # the least busy devices that could ever hold it have refused: the busier will not be asked
 
 
 @kernel
@@ -56,16 +57,21 @@ def _busy(numbers: IntArray, speed: FloatArray, d: int) -> float:
 
 
 @kernel
+def _before(busy: FloatArray, one: int, other: int) -> bool:
+    return bool(busy[one] < busy[other] or (busy[one] == busy[other] and one < other))
+
+
+@kernel
 def _sort_in(by_busy: IntArray, busy: FloatArray, place: int, count: int) -> None:
     """Move the device at `place` among the first `count`, rising by `busy`; ties go to the earlier device.
 
     The others are in order; it may have to move either way.
     """
     d = by_busy[place]
-    while place + 1 < count and (busy[by_busy[place + 1]], by_busy[place + 1]) < (busy[d], d):
+    while place + 1 < count and _before(busy, by_busy[place + 1], d):
         by_busy[place] = by_busy[place + 1]
         place += 1
-    while place > 0 and (busy[d], d) < (busy[by_busy[place - 1]], by_busy[place - 1]):
+    while place > 0 and _before(busy, d, by_busy[place - 1]):
         by_busy[place] = by_busy[place - 1]
         place -= 1
     by_busy[place] = d
@@ -93,7 +99,7 @@ def walk_rows(
     released: IntArray,
     chosen: IntArray,
 ) -> tuple[int, int, int]:
-    """Offer each row of the queue in `order` to every device, the least busy first.
+    """Offer each row of the queue in `order` to the devices, the least busy first, until one takes it.
 
     Fills `verdicts` [len(order)], and for each of the k released its place in the order and its device. Returns k,
     the best row that was held (or NOBODY), and how many were taken past it.
@@ -117,21 +123,25 @@ def walk_rows(
         if failed_prompt[_kind(length_class, length)] <= prompt:
             verdicts[k] = KV_NOW if prompt + 1 > most_free else KV_FUTURE
             continue
-        verdict = NEVER_HERE
+        verdict, refusals = NEVER_HERE, 0
         for place in range(devices):
             d = by_busy[place]
-            verdict = max(verdict, judge(view, d, prompt, length_class, length))
+            answer = judge(view, d, prompt, length_class, length)
+            verdict = max(verdict, answer)
             if verdict == RELEASED:
                 add(view, d, prompt, length_class, length)
                 released[taken], chosen[taken] = k, numbers[d, DEVICE]
                 busy[d] = _busy(numbers, speed, d)
                 _sort_in(by_busy, busy, place, devices)
                 break
+            refusals += answer > NO_SLOT
+            if refusals == MOST_REFUSALS:
+                break
         verdicts[k] = verdict
         if verdict == RELEASED:
             taken, slots, most_free = taken + 1, slots - 1, _most_free(numbers)
             passed += 1 if best != NOBODY else 0
-        elif verdict != NEVER_HERE:
+        elif verdict > NO_SLOT:
             _remember_failure(failed_prompt, prompt, length_class, length)
             best = row if best == NOBODY else best
         closed = best != NOBODY and skips[best] + passed >= view.max_skips
