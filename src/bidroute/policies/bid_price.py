@@ -67,13 +67,14 @@ class BidPrice(Policy):
         self._sojourn = SojournTracker()
         self._updates = PriceUpdates(self.shadow_prices, self._history, seed)
         self._new_arrivals = 0
+        self._service_s = 1.0
 
     @property
     def threshold_s(self) -> float:
         """The completion time past which a request is overdue, in seconds."""
         if self.objective.threshold_s:
             return self.objective.threshold_s
-        return max(self.objective.patience * self._sojourn.mean_s, 1e-6)
+        return self.objective.patience * max(self._sojourn.mean_s, self._service_s)
 
     def request_arrived(self, now_s: float, request: Request, length_class: int) -> None:
         """Remember the arrival for the forecast."""
@@ -86,6 +87,7 @@ class BidPrice(Policy):
             inside = len(state.queue) + int(state.fleet.open_leases.sum())
             self._sojourn.observe(inside, self._history.rate_per_s(now_s), self._new_arrivals)
             self._new_arrivals = 0
+            self._service_s = self._updates.service_s(state)
         self._updates.run(now_s, state, self.objective, self.threshold_s)
 
     def decide(self, now_s: float, state: RoutingState, devices: Sequence[int]) -> Decision:
