@@ -109,7 +109,7 @@ class BidPrice(Policy):
         ids, targets = queue.ids[rows[pairs % len(rows)]].tolist(), ready[pairs // len(rows)].tolist()
         assignments = [Assignment(request_id, device) for request_id, device in zip(ids, targets, strict=True)]
         counts, leaves_room = np.empty(PRICED_OUT + 1, dtype=np.int64), np.empty(len(ready), dtype=np.int64)
-        tally(bid.value, order, walk.verdicts, counts, leaves_room)
+        tally(bid.value, order, walk.verdicts, released, counts, leaves_room)
         # Complementary slackness: room that nobody paid for is not scarce. The subgradient steps find that out
         # too, but slowly, and meanwhile capacity would stand idle before a queue held by its price.
         self.shadow_prices.cut(ready[leaves_room == 1], IDLE_CUT)
@@ -212,7 +212,7 @@ def _held(counts: list[int], left: int) -> dict[Hold, int]:
         if counts[verdict]:
             held[hold] = held.get(hold, 0) + counts[verdict]
     if counts[PRICED_OUT]:
-        held[Hold.PRICE] = min(counts[PRICED_OUT], left)
+        held[Hold.PRICE] = counts[PRICED_OUT]
     rest = left - sum(held.values())
     if rest > 0:
         held[Hold.ORDER] = held.get(Hold.ORDER, 0) + rest
