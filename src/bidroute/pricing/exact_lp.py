@@ -157,7 +157,7 @@ def _model(highspy: ModuleType, instance: Instance, columns: list[tuple[int, int
         life = int(instance.output_tokens[j])
         slot_rows = n + g * periods + start + np.arange(life)
         index += [np.array([j]), slot_rows, slot_rows + devices * periods]
-        entries += [np.ones(1 + life), int(instance.prompt_tokens[j]) + 1.0 + np.arange(life)]
+        entries += [np.ones(1 + life), int(instance.prompt_tokens[j]) + 1.0 + np.arange(life, dtype=np.float64)]
         first.append(first[-1] + 1 + 2 * life)
     model = highspy.HighsLp()
     model.num_col_, model.num_row_ = len(columns), n + 2 * devices * periods
