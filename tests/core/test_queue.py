@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -77,3 +78,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueMachine = QueueMachine.TestCase
+TestQueueMachine.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)

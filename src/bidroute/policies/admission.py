@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,12 +25,12 @@ from bidroute.core.state import RoutingState
 from bidroute.errors import ConfigError
 from bidroute.policies import admission_kernels as kernels
 from bidroute.policies.admission_kernels import load_batches
-from bidroute.policies.admission_walk_kernels import add_one, judge_one, walk_pairs, walk_rows
+from bidroute.policies.admission_walk_kernels import walk_pairs, walk_rows
 from bidroute.policies.base import Assignment, Hold
 
 GRID_POINTS = 64
-DEFAULT_RISK_Z = 1.0
-DEFAULT_MAX_SKIPS = 8
+DEFAULT_RISK_Z = 2.0  # fewest preemptions for the least delay, with and without predictions
+DEFAULT_MAX_SKIPS = 8  # most of what overtaking gains in the mean, before the tail pays for it
 HOLD_BY_VERDICT = {
     kernels.NEVER_HERE: Hold.KV_FUTURE,
     kernels.NO_SLOT: Hold.SLOTS,
@@ -47,6 +48,15 @@ def distance_grid(horizon_tokens: int, points: int = GRID_POINTS) -> IntArray:
     return np.concatenate([[0], grid[(grid > 0) & (grid < horizon_tokens)]])[:points].astype(np.int64)
 
 
+class Tables(NamedTuple):
+    """The tables in `admission_kernels.View`, described there."""
+
+    distance: IntArray
+    growth: FloatArray
+    residual: FloatArray
+    age_index: IntArray
+
+
 class ResidualTables:
     """P(still running h periods from now | age, class) on the grid, rebuilt when the length model has changed.
 
@@ -58,9 +68,9 @@ class ResidualTables:
         self.conservative = conservative
         self._lengths: LengthModel | None = None
         self._version = -1
-        self._tables: kernels.Tables | None = None
+        self._tables: Tables | None = None
 
-    def refresh(self, lengths: LengthModel) -> kernels.Tables:
+    def refresh(self, lengths: LengthModel) -> Tables:
         """The tables for this model as it is now."""
         if self._tables is None or self._lengths is not lengths:
             self._tables, self._lengths, self._version = self._empty(lengths), lengths, -1
@@ -69,14 +79,14 @@ class ResidualTables:
             self._version = lengths.version
         return self._tables
 
-    def _empty(self, lengths: LengthModel) -> kernels.Tables:
+    def _empty(self, lengths: LengthModel) -> Tables:
         distance = distance_grid(lengths.horizon_tokens)
         ends = np.append(distance[1:], lengths.horizon_tokens) - 1
         growth = (ends if self.conservative else distance).astype(np.float64)
         middles = np.sqrt((distance[:-1] + 1.0) * (distance[1:] + 1.0)) - 1.0
         age_index = np.searchsorted(middles, np.arange(lengths.horizon_tokens + 1), side="right").astype(np.int64)
         residual = np.zeros((lengths.classes, len(distance), len(distance)))
-        return kernels.Tables(distance, growth, residual, age_index)
+        return Tables(distance, growth, residual, age_index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +110,7 @@ class Walk:
         return [Assignment(request_id, device) for request_id, device in zip(taken, self.devices.tolist(), strict=True)]
 
     def held(self) -> dict[Hold, int]:
-        """How many were held, by reason."""
+        """How many were held, by reason (after `walk_pairs`: how many pairs)."""
         counts = np.bincount(self.verdicts, minlength=kernels.BEHIND + 1)
         held: dict[Hold, int] = {}
         for verdict, hold in HOLD_BY_VERDICT.items():
@@ -128,44 +138,44 @@ class Admission:
             raise ConfigError(f"risk_z={risk_z}; expected 0 or more standard deviations")
         if max_skips < 0:
             raise ConfigError(f"max_skips={max_skips}; expected 0 (strict order) or more")
-        self.rule = kernels.Rule(bool(safety), float(risk_z) ** 2, int(max_skips))
+        self.rule = (bool(safety), float(risk_z) ** 2, int(max_skips))
         self.residuals = ResidualTables(conservative=conservative)
         self._space = _Space()
 
     def begin(self, state: RoutingState, devices: Sequence[int] | IntArray) -> None:
         """Look at the batches of these devices as they are now; forgets what was added before."""
         tables, fleet = self.residuals.refresh(state.lengths), state.fleet
-        numbers, grids, exact = self._space.load(fleet, np.asarray(devices, dtype=np.int64), len(tables.distance))
-        pool = fleet.pool
-        self._speed, self._numbers = fleet.speed, numbers
-        self._now = (pool.columns, pool.offset, pool.count, *tables, numbers, grids, exact, *self.rule)
+        pool, offered = fleet.pool, np.asarray(devices, dtype=np.int64)
+        numbers, grids, peaks = self._space.load(fleet, offered, len(tables.distance))
+        self._speed = fleet.speed
+        self.view = kernels.View(pool.columns, pool.offset, pool.count, *tables, numbers, grids, peaks, *self.rule)
 
     @property
     def free_slots(self) -> IntArray:
         """Free batch slots by position, int64[D]."""
-        free_slots: IntArray = self._numbers[3]
+        free_slots: IntArray = self.view.numbers[:, kernels.FREE]
         return free_slots
 
     def judge(self, position: int, prompt_tokens: int, length_class: int, exact_tokens: int = 0) -> int:
         """The verdict on one candidate for the device at `position`: RELEASED when it may start there now."""
-        return judge_one(*self._now, position, prompt_tokens, length_class, exact_tokens)
+        return kernels.judge(self.view, position, prompt_tokens, length_class, exact_tokens)
 
     def add(self, position: int, prompt_tokens: int, length_class: int, exact_tokens: int = 0) -> None:
         """Count this candidate as started on the device at `position`."""
-        add_one(*self._now, position, prompt_tokens, length_class, exact_tokens)
+        kernels.add(self.view, position, prompt_tokens, length_class, exact_tokens)
 
     def walk(self, queue: WaitingQueue, order: IntArray) -> Walk:
         """Take queue rows in this order, int64[n], each to the least busy device that may take it."""
         columns = queue.prompt_tokens, queue.length_class, queue.exact_tokens, queue.skips
         out = np.empty((3, len(order)), dtype=np.int64)
-        taken, best, skips = walk_rows(*self._now, *columns, order, self._speed, out[0], out[1], out[2])
+        taken, best, skips = walk_rows(self.view, *columns, order, self._speed, out[0], out[1], out[2])
         return Walk(out[0], out[1, :taken], out[2, :taken], best, skips)
 
     def walk_pairs(self, queue: WaitingQueue, rows: IntArray, positions: IntArray) -> Walk:
         """Take (queue row, device position) pairs in this order, both int64[n]; a row goes to its first that may."""
         columns = queue.prompt_tokens, queue.length_class, queue.exact_tokens, queue.skips
         out = np.empty((3, len(rows)), dtype=np.int64)
-        taken, best, skips = walk_pairs(*self._now, *columns, rows, positions, out[0], out[1], out[2])
+        taken, best, skips = walk_pairs(self.view, *columns, rows, positions, out[0], out[1], out[2])
         return Walk(out[0], out[1, :taken], out[2, :taken], best, skips)
 
 
@@ -173,19 +183,19 @@ class _Space:
     """Arrays for the batches of one decision, kept between decisions; they only grow."""
 
     def __init__(self) -> None:
-        self._numbers: IntArray = np.zeros((9, 1), dtype=np.int64)
+        self._numbers: IntArray = np.zeros((1, kernels.NUMBERS), dtype=np.int64)
         self._grids: FloatArray = np.zeros((2, 1, 1))
-        self._exact: IntArray = np.zeros((3, 1, 1), dtype=np.int64)
+        self._peaks: IntArray = np.zeros((3, 1, 1), dtype=np.int64)
 
     def load(self, fleet: Fleet, devices: IntArray, points: int) -> tuple[IntArray, FloatArray, IntArray]:
-        """`numbers` int64[9, D], filled; `grids` float64[2, ≥D, points] and `exact` int64[3, ≥D, ≥W], not."""
+        """`numbers` int64[D, NUMBERS], filled; `grids` float64[2, ≥D, points] and `peaks` int64[3, ≥D, ≥W], not."""
         n, pool = len(devices), fleet.pool
-        if self._numbers.shape[1] < n:
-            self._numbers = np.zeros((9, n), dtype=np.int64)
-        numbers = self._numbers[:, :n]
+        if len(self._numbers) < n:
+            self._numbers = np.zeros((n, kernels.NUMBERS), dtype=np.int64)
+        numbers = self._numbers[:n]
         width = load_batches(pool.columns, pool.offset, pool.count, fleet.totals, devices, numbers)
         if self._grids.shape[1] < n or self._grids.shape[2] != points:
             self._grids = np.zeros((2, n, points))
-        if self._exact.shape[1] < n or self._exact.shape[2] < width:
-            self._exact = np.zeros((3, n, width), dtype=np.int64)
-        return numbers, self._grids, self._exact
+        if self._peaks.shape[1] < n or self._peaks.shape[2] < width:
+            self._peaks = np.zeros((3, n, width), dtype=np.int64)
+        return numbers, self._grids, self._peaks

@@ -10,123 +10,50 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from bidroute._kernels import kernel
 from bidroute.core.queue import FloatArray, IntArray
 
 # Verdicts, ordered by how far a request got: the verdict over several devices is the largest.
 NEVER_HERE, NO_SLOT, KV_NOW, KV_FUTURE, RELEASED = 0, 1, 2, 3, 4
 BEHIND = 5  # not tried: one before it in the order reserves the devices
-UNBUILT, EXACT, GRID = 0, 1, 2  # which forecast a device holds
+
+# Columns of `numbers`: a device's index, capacity in whole blocks, block size, free slots, tokens held now in blocks,
+# open leases, whether all their lengths are known, the forecast built (MODE), and where the last candidate failed.
+DEVICE, CAPACITY, BLOCK, FREE, HELD, LEASES, KNOWN, MODE, HOT = 0, 1, 2, 3, 4, 5, 6, 7, 8
+NUMBERS = 9
+UNBUILT, EXACT, GRID = 0, 1, 2  # values of MODE
+MEAN, VARIANCE = 0, 1  # of the KV tokens, per grid point: rows of `grids`
+LEFT, SIZE, LOAD = 0, 1, 2  # rows of `peaks`: periods left (rising), KV tokens now, the batch's KV tokens at left − 1
 
 
-class Tables(NamedTuple):
-    """Residual survival, from `ResidualTables`.
+class View(NamedTuple):
+    """All that one decision's checks need.
 
-    `distance` int64[H], `growth` float64[H]: who is alive at `distance[b]` periods counts with its size at `growth[b]`.
-    `residual` float64[classes, A, H] = S(age+distance)/S(age) for the ages `age[a]` (the distances again);
-    `age_index` int64[horizon+1] is the row of each age.
+    Lease pool: `columns` int64[6, rows], `offset` and `counts` int64[G]. Residual survival on a grid of H distances:
+    `distance` int64[H], `growth` float64[H] (who is alive at `distance[b]` counts with its size at `growth[b]`),
+    `residual` float64[classes, A, H] = S(age+distance)/S(age), `age_index` int64[horizon+1] (the row of each age).
+    Devices of the decision: `numbers` int64[D, NUMBERS], `grids` float64[2, D, H], `peaks` int64[3, D, W].
+    The rule: `safety` (look ahead as well), `risk` = z², `max_skips` (how many may be taken past the best).
     """
-
-    distance: IntArray
-    growth: FloatArray
-    residual: FloatArray
-    age_index: IntArray
-
-
-class Leases(NamedTuple):
-    """The fleet's lease pool: `columns` int64[6, rows], `offset` and `counts` int64[G]."""
 
     columns: IntArray
     offset: IntArray
     counts: IntArray
-
-
-class Rule(NamedTuple):
-    """`safety`: look ahead as well; `risk` = z², the margin; `max_skips`: later ones taken past the best at most."""
-
+    distance: IntArray
+    growth: FloatArray
+    residual: FloatArray
+    age_index: IntArray
+    numbers: IntArray
+    grids: FloatArray
+    peaks: IntArray
     safety: bool
     risk: float
     max_skips: int
 
 
-class Batches(NamedTuple):
-    """The devices of one decision, shape [D] unless said: capacities, and what their batches will hold.
-
-    `capacity` is in whole blocks; `held_tokens` is held now, in blocks; `leases` counts all open ones; `known` is 1
-    while all their lengths are exact; `mode` is the forecast held. GRID: `mean` and `variance` float64[D, H] of the
-    KV tokens. EXACT: the first `leases` entries of `remaining` (periods, rising), `size` (KV tokens now) and `load`
-    (KV tokens of the batch at remaining − 1), each int64[D, W]. `hot` is where the last candidate failed.
-    """
-
-    device: IntArray
-    capacity: IntArray
-    block: IntArray
-    free_slots: IntArray
-    held_tokens: IntArray
-    leases: IntArray
-    known: IntArray
-    mode: IntArray
-    hot: IntArray
-    mean: FloatArray
-    variance: FloatArray
-    remaining: IntArray
-    size: IntArray
-    load: IntArray
-
-
-class View(NamedTuple):
-    """All that the checks need, as one value."""
-
-    leases: Leases
-    tables: Tables
-    batches: Batches
-    rule: Rule
-
-
-@kernel
-def view(
-    columns: IntArray,
-    offset: IntArray,
-    counts: IntArray,
-    distance: IntArray,
-    growth: FloatArray,
-    residual: FloatArray,
-    age_index: IntArray,
-    numbers: IntArray,
-    grids: FloatArray,
-    exact: IntArray,
-    safety: bool,
-    risk: float,
-    max_skips: int,
-) -> View:
-    """Name the parts. Entry kernels take plain arrays: Python hands those over three times faster than tuples."""
-    batches = Batches(
-        numbers[0],
-        numbers[1],
-        numbers[2],
-        numbers[3],
-        numbers[4],
-        numbers[5],
-        numbers[6],
-        numbers[7],
-        numbers[8],
-        grids[0],
-        grids[1],
-        exact[0],
-        exact[1],
-        exact[2],
-    )
-    tables = Tables(distance, growth, residual, age_index)
-    return View(Leases(columns, offset, counts), tables, batches, Rule(safety, risk, max_skips))
-
-
 @kernel
 def in_blocks(tokens: int, block: int) -> int:
     """Tokens rounded up to whole blocks."""
-    if block == 1:
-        return tokens
     if block & (block - 1) == 0:
         return (tokens + block - 1) & -block
     return (tokens + block - 1) // block * block
@@ -135,25 +62,21 @@ def in_blocks(tokens: int, block: int) -> int:
 @kernel
 def fill_residuals(survival: FloatArray, distance: IntArray, residual: FloatArray) -> None:
     """residual[c, a, b] = S(distance[a] + distance[b]) / S(distance[a]); nobody outlives the horizon."""
-    classes, last = survival.shape[0], survival.shape[1] - 1
-    for c in range(classes):
+    last = survival.shape[1] - 1
+    for c in range(survival.shape[0]):
         for a in range(len(distance)):
             now = survival[c, distance[a]]
-            for b in range(len(distance)):
+            residual[c, a, 0] = 1.0
+            for b in range(1, len(distance)):
                 at = distance[a] + distance[b]
-                if b == 0:
-                    residual[c, a, b] = 1.0
-                elif at > last or now <= 0.0:
-                    residual[c, a, b] = 0.0
-                else:
-                    residual[c, a, b] = survival[c, at] / now
+                residual[c, a, b] = survival[c, at] / now if at <= last and now > 0.0 else 0.0
 
 
 @kernel
 def load_batches(
     columns: IntArray, offset: IntArray, counts: IntArray, totals: IntArray, devices: IntArray, numbers: IntArray
 ) -> int:
-    """Fill `numbers` int64[9, D], the int columns of `Batches`, from lease pool and fleet totals; no forecast yet.
+    """Fill `numbers` from the lease pool and the fleet's totals; no forecast yet.
 
     Returns the longest batch that a device could have, in requests.
     """
@@ -166,145 +89,132 @@ def load_batches(
             held += in_blocks(columns[1, row] + columns[2, row] + 1, block)
             if columns[4, row] == 0:
                 known = 0
-        numbers[0, d], numbers[1, d], numbers[2, d], numbers[3, d] = g, totals[8, g], block, max(slots - n, 0)
-        numbers[4, d], numbers[5, d], numbers[6, d], numbers[7, d], numbers[8, d] = held, n, known, UNBUILT, 0
+        numbers[d, DEVICE], numbers[d, CAPACITY], numbers[d, BLOCK] = g, totals[8, g], block
+        numbers[d, FREE], numbers[d, HELD], numbers[d, LEASES] = max(slots - n, 0), held, n
+        numbers[d, KNOWN], numbers[d, MODE], numbers[d, HOT] = known, UNBUILT, 0
         width = max(width, slots, n)
     return width
 
 
 @kernel
-def _build_exact(leases: Leases, batches: Batches, d: int) -> None:
-    g, block = batches.device[d], batches.block[d]
-    start, n = leases.offset[g], leases.counts[g]
-    left = np.maximum(leases.columns[4, start : start + n] - leases.columns[2, start : start + n], 1)
-    order = np.argsort(left)
-    for i in range(n):
-        row = start + order[i]
-        batches.remaining[d, i] = left[order[i]]
-        batches.size[d, i] = leases.columns[1, row] + leases.columns[2, row] + 1
-    for i in range(n):
-        total = 0
-        for j in range(i, n):
-            total += in_blocks(batches.size[d, j] + batches.remaining[d, i] - 1, block)
-        batches.load[d, i] = total
-    batches.mode[d], batches.hot[d] = EXACT, 0
+def _insert_peak(peaks: IntArray, d: int, n: int, block: int, size: int, left: int) -> None:
+    """Add one request to the n there are, keeping them sorted by `LEFT`."""
+    place = n
+    while place > 0 and peaks[LEFT, d, place - 1] > left:
+        for k in range(3):
+            peaks[k, d, place] = peaks[k, d, place - 1]
+        place -= 1
+    peaks[LEFT, d, place], peaks[SIZE, d, place] = left, size
+    load = 0
+    for j in range(place, n + 1):
+        load += in_blocks(peaks[SIZE, d, j] + left - 1, block)
+    peaks[LOAD, d, place] = load
+    for i in range(place):
+        peaks[LOAD, d, i] += in_blocks(size + peaks[LEFT, d, i] - 1, block)
 
 
 @kernel
-def _put_on_grid(tables: Tables, batches: Batches, d: int, size: int, age: int, length_class: int, exact: int) -> None:
-    """Add one request to the mean and the variance; a request rounded up to blocks wastes half of one on average."""
-    base = size + 0.5 * (batches.block[d] - 1)
-    mean, variance = batches.mean[d], batches.variance[d]
-    if exact > 0:
-        left = max(exact - age, 1)
-        for b in range(len(tables.distance)):
-            if tables.distance[b] >= left:
-                break
-            mean[b] += base + min(tables.growth[b], left - 1)
-        return
-    alive = tables.residual[length_class, tables.age_index[min(age, len(tables.age_index) - 1)]]
-    for b in range(len(tables.distance)):
-        tokens = base + tables.growth[b]
-        mean[b] += alive[b] * tokens
-        variance[b] += alive[b] * (1.0 - alive[b]) * tokens * tokens
-
-
-@kernel
-def _build_grid(leases: Leases, tables: Tables, batches: Batches, d: int) -> None:
-    """From the ledger, and where an exact forecast exists from that: it has the candidates taken since."""
-    batches.mean[d] = 0.0
-    batches.variance[d] = 0.0
-    if batches.mode[d] == EXACT:
-        for i in range(batches.leases[d]):
-            _put_on_grid(tables, batches, d, batches.size[d, i], 0, 0, batches.remaining[d, i])
-    else:
-        g = batches.device[d]
-        for row in range(leases.offset[g], leases.offset[g] + leases.counts[g]):
-            prompt, decoded = leases.columns[1, row], leases.columns[2, row]
-            length_class, exact = leases.columns[3, row], leases.columns[4, row]
-            _put_on_grid(tables, batches, d, prompt + decoded + 1, decoded, length_class, exact)
-    batches.mode[d], batches.hot[d] = GRID, 0
-
-
-@kernel
-def ensure_forecast(leases: Leases, tables: Tables, batches: Batches, d: int, exact: int) -> None:
-    """Build the forecast that a candidate with this exact length (0: unknown) is judged by."""
-    if batches.mode[d] == GRID:
-        return
-    if batches.known[d] == 0 or exact == 0:
-        _build_grid(leases, tables, batches, d)
-    elif batches.mode[d] == UNBUILT:
-        _build_exact(leases, batches, d)
-
-
-@kernel
-def _exact_safe(batches: Batches, d: int, size: int, left: int) -> bool:
-    """Whether no peak of the batch would exceed the capacity with one more request of `left` periods."""
-    capacity, block, n = batches.capacity[d], batches.block[d], batches.leases[d]
-    remaining, load = batches.remaining[d], batches.load[d]
-    hot = batches.hot[d]
-    if hot < n and remaining[hot] <= left and load[hot] + in_blocks(size + remaining[hot] - 1, block) > capacity:
-        return False
+def _peaks_safe(numbers: IntArray, peaks: IntArray, d: int, size: int, left: int) -> bool:
+    """Whether no peak within the next `left` periods would exceed the capacity with one more request that long."""
+    capacity, block, n, hot = numbers[d, CAPACITY], numbers[d, BLOCK], numbers[d, LEASES], numbers[d, HOT]
+    if hot < n:
+        at = peaks[LEFT, d, hot]
+        if at <= left and peaks[LOAD, d, hot] + in_blocks(size + at - 1, block) > capacity:
+            return False
     i = 0
-    while i < n and remaining[i] <= left:
-        if load[i] + in_blocks(size + remaining[i] - 1, block) > capacity:
-            batches.hot[d] = i
+    while i < n and peaks[LEFT, d, i] <= left:
+        if peaks[LOAD, d, i] + in_blocks(size + peaks[LEFT, d, i] - 1, block) > capacity:
+            numbers[d, HOT] = i
             return False
         i += 1
-    total = in_blocks(size + left - 1, block)
+    load = in_blocks(size + left - 1, block)
     for j in range(i, n):
-        total += in_blocks(batches.size[d, j] + left - 1, block)
-    return bool(total <= capacity)
+        load += in_blocks(peaks[SIZE, d, j] + left - 1, block)
+    return bool(load <= capacity)
 
 
 @kernel
-def _exact_add(batches: Batches, d: int, size: int, left: int) -> None:
-    """Insert one request, keeping `remaining` sorted; `leases` still counts the batch without it."""
-    block, n = batches.block[d], batches.leases[d]
-    remaining, sizes, load = batches.remaining[d], batches.size[d], batches.load[d]
-    place = n
-    while place > 0 and remaining[place - 1] > left:
-        remaining[place], sizes[place], load[place] = remaining[place - 1], sizes[place - 1], load[place - 1]
-        place -= 1
-    remaining[place], sizes[place], load[place] = left, size, 0
-    for j in range(place, n + 1):
-        load[place] += in_blocks(sizes[j] + left - 1, block)
-    for i in range(place):
-        load[i] += in_blocks(size + remaining[i] - 1, block)
-
-
-@kernel
-def _bucket_safe(
-    tables: Tables, batches: Batches, d: int, b: int, base: float, length_class: int, exact: int, risk: float
-) -> bool:
-    """E[KV] + z·sd[KV] ≤ C in one bucket with the candidate, `risk` = z²; without a square root."""
+def _put_on_grid(view: View, d: int, size: int, age: int, length_class: int, exact: int) -> None:
+    """Add one request to mean and variance; one rounded up to blocks wastes half a block on average."""
+    base = size + 0.5 * (view.numbers[d, BLOCK] - 1)
     if exact > 0:
-        if tables.distance[b] >= exact:
-            return True
-        mean = batches.mean[d, b] + base + min(tables.growth[b], exact - 1)
-        variance = batches.variance[d, b]
-    else:
-        alive = tables.residual[length_class, 0, b]
-        tokens = base + tables.growth[b]
-        mean = batches.mean[d, b] + alive * tokens
-        variance = batches.variance[d, b] + alive * (1.0 - alive) * tokens * tokens
-    room = batches.capacity[d] - mean
-    return bool(room >= 0.0 and risk * variance <= room * room)
+        left = max(exact - age, 1)
+        for b in range(len(view.distance)):
+            if view.distance[b] >= left:
+                break
+            view.grids[MEAN, d, b] += base + min(view.growth[b], left - 1)
+        return
+    row = view.age_index[min(age, len(view.age_index) - 1)]
+    for b in range(len(view.distance)):
+        alive, tokens = view.residual[length_class, row, b], base + view.growth[b]
+        view.grids[MEAN, d, b] += alive * tokens
+        view.grids[VARIANCE, d, b] += alive * (1.0 - alive) * tokens * tokens
 
 
 @kernel
-def stays_safe(
-    tables: Tables, batches: Batches, d: int, prompt: int, length_class: int, exact: int, risk: float
-) -> bool:
-    """Whether device d stays within its KV with the candidate, by the forecast that was built."""
-    if batches.mode[d] == EXACT:
-        return _exact_safe(batches, d, prompt + 1, exact)
-    base = prompt + 1 + 0.5 * (batches.block[d] - 1)
-    if not _bucket_safe(tables, batches, d, batches.hot[d], base, length_class, exact, risk):
-        return False
-    for b in range(len(tables.distance)):
-        if not _bucket_safe(tables, batches, d, b, base, length_class, exact, risk):
-            batches.hot[d] = b
+def _grid_safe(view: View, d: int, first: int, last: int, size: int, length_class: int, exact: int) -> int:
+    """The first of the buckets `first` … `last`−1 with E[KV] + z·sd[KV] > C, or −1; without a square root."""
+    base, capacity = size + 0.5 * (view.numbers[d, BLOCK] - 1), view.numbers[d, CAPACITY]
+    for b in range(first, last):
+        if exact > 0:
+            if view.distance[b] >= exact:
+                return -1
+            alive, tokens = 1.0, base + min(view.growth[b], exact - 1)
+        else:
+            alive, tokens = view.residual[length_class, 0, b], base + view.growth[b]
+        room = capacity - view.grids[MEAN, d, b] - alive * tokens
+        variance = view.grids[VARIANCE, d, b] + alive * (1.0 - alive) * tokens * tokens
+        if room < 0.0 or view.risk * variance > room * room:
+            return b
+    return -1
+
+
+@kernel
+def _ensure_forecast(view: View, d: int, exact: int) -> None:
+    """Build what a candidate with this exact length (0: unknown) is judged by: peaks, or the grid.
+
+    Once on the grid, always on the grid. It starts from the peaks where they exist, because those include the
+    candidates taken since.
+    """
+    numbers, peaks = view.numbers, view.peaks
+    mode, n = numbers[d, MODE], numbers[d, LEASES]
+    if mode == GRID or (mode == EXACT and exact > 0):
+        return
+    target = EXACT if numbers[d, KNOWN] == 1 and exact > 0 else GRID
+    if target == GRID:
+        for b in range(len(view.distance)):
+            view.grids[MEAN, d, b], view.grids[VARIANCE, d, b] = 0.0, 0.0
+    start = view.offset[numbers[d, DEVICE]]
+    for i in range(n):
+        if mode == EXACT:
+            size, age, length_class, length = peaks[SIZE, d, i], 0, 0, peaks[LEFT, d, i]
+        else:
+            age, length_class, length = (
+                view.columns[2, start + i],
+                view.columns[3, start + i],
+                view.columns[4, start + i],
+            )
+            size = view.columns[1, start + i] + age + 1
+        if target == EXACT:
+            _insert_peak(peaks, d, i, numbers[d, BLOCK], size, max(length - age, 1))
+        else:
+            _put_on_grid(view, d, size, age, length_class, length)
+    numbers[d, MODE], numbers[d, HOT] = target, 0
+
+
+@kernel
+def _stays_safe(view: View, d: int, prompt: int, length_class: int, exact: int) -> bool:
+    """Whether device d stays within its KV with the candidate."""
+    _ensure_forecast(view, d, exact)
+    if view.numbers[d, MODE] == EXACT:
+        return _peaks_safe(view.numbers, view.peaks, d, prompt + 1, exact)
+    # Where the last candidate failed is where this one most likely fails too.
+    first = view.numbers[d, HOT]
+    for attempt in range(2):
+        low, high = (first, first + 1) if attempt == 0 else (0, len(view.distance))
+        failed = _grid_safe(view, d, low, high, prompt + 1, length_class, exact)
+        if failed >= 0:
+            view.numbers[d, HOT] = failed
             return False
     return True
 
@@ -312,32 +222,30 @@ def stays_safe(
 @kernel
 def judge(view: View, d: int, prompt: int, length_class: int, exact: int) -> int:
     """The verdict on one candidate for device d, as the batch stands."""
-    leases, tables, batches, rule = view
-    block, capacity = batches.block[d], batches.capacity[d]
+    numbers = view.numbers
+    block, capacity = numbers[d, BLOCK], numbers[d, CAPACITY]
     if in_blocks(prompt + max(exact, 1), block) > capacity:
         return NEVER_HERE
-    if batches.free_slots[d] <= 0:
+    if numbers[d, FREE] <= 0:
         return NO_SLOT
-    if batches.held_tokens[d] + in_blocks(prompt + 1, block) > capacity:
+    if numbers[d, HELD] + in_blocks(prompt + 1, block) > capacity:
         return KV_NOW
     # An empty device takes whatever can start: it runs alone, and waiting would not make it any safer.
-    if rule.safety and batches.leases[d] > 0:
-        ensure_forecast(leases, tables, batches, d, exact)
-        if not stays_safe(tables, batches, d, prompt, length_class, exact, rule.risk):
-            return KV_FUTURE
+    if view.safety and numbers[d, LEASES] > 0 and not _stays_safe(view, d, prompt, length_class, exact):
+        return KV_FUTURE
     return RELEASED
 
 
 @kernel
 def add(view: View, d: int, prompt: int, length_class: int, exact: int) -> None:
     """The candidate joins device d: take its slot, its KV now, and its part of the forecast."""
-    leases, tables, batches, rule = view
-    if rule.safety:
-        ensure_forecast(leases, tables, batches, d, exact)
-        if batches.mode[d] == EXACT:
-            _exact_add(batches, d, prompt + 1, exact)
+    numbers = view.numbers
+    if view.safety:
+        _ensure_forecast(view, d, exact)
+        if numbers[d, MODE] == EXACT:
+            _insert_peak(view.peaks, d, numbers[d, LEASES], numbers[d, BLOCK], prompt + 1, exact)
         else:
-            _put_on_grid(tables, batches, d, prompt + 1, 0, length_class, exact)
-    batches.held_tokens[d] += in_blocks(prompt + 1, batches.block[d])
-    batches.free_slots[d] -= 1
-    batches.leases[d] += 1
+            _put_on_grid(view, d, prompt + 1, 0, length_class, exact)
+    numbers[d, HELD] += in_blocks(prompt + 1, numbers[d, BLOCK])
+    numbers[d, FREE] -= 1
+    numbers[d, LEASES] += 1

@@ -8,19 +8,25 @@ from bidroute._kernels import kernel
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.policies.admission_kernels import (
     BEHIND,
+    CAPACITY,
+    DEVICE,
+    FREE,
+    HELD,
     KV_FUTURE,
     KV_NOW,
+    LEASES,
     NEVER_HERE,
     NO_SLOT,
     RELEASED,
-    Batches,
+    View,
     add,
     judge,
-    view,
 )
 
 EXACT_KINDS = 64  # four per doubling of an exact length, to 65 536 tokens
 NOBODY = -1
+ENDLESS = 1 << 62
+MOST_REFUSALS = 32  # the least busy devices that could ever hold it have refused: the busier will not be asked
 
 
 @kernel
@@ -43,50 +49,46 @@ def _remember_failure(failed_prompt: IntArray, prompt: int, length_class: int, e
 
 
 @kernel
-def _busy(batches: Batches, speed: FloatArray, d: int) -> float:
-    """How unattractive a device is: the fuller by slots or KV and the slower, the more."""
-    slots = batches.free_slots[d] + batches.leases[d]
-    full = max(batches.leases[d] / max(slots, 1), batches.held_tokens[d] / max(batches.capacity[d], 1))
-    return float((1.0 + full) / speed[batches.device[d]])
+def _busy(numbers: IntArray, speed: FloatArray, d: int) -> float:
+    """How unattractive a device is: the fuller by slots and KV and the slower, the more."""
+    slots = max(numbers[d, FREE] + numbers[d, LEASES], 1)
+    full = numbers[d, LEASES] / slots + numbers[d, HELD] / max(numbers[d, CAPACITY], 1)
+    return float((1.0 + full) / speed[numbers[d, DEVICE]])
 
 
 @kernel
-def _move_back(by_busy: IntArray, busy: FloatArray, place: int) -> None:
-    """Restore the order of devices after the one at `place` became busier; ties go to the earlier device."""
+def _before(busy: FloatArray, one: int, other: int) -> bool:
+    return bool(busy[one] < busy[other] or (busy[one] == busy[other] and one < other))
+
+
+@kernel
+def _sort_in(by_busy: IntArray, busy: FloatArray, place: int, count: int) -> None:
+    """Move the device at `place` among the first `count`, rising by `busy`; ties go to the earlier device.
+
+    The others are in order; it may have to move either way.
+    """
     d = by_busy[place]
-    while place + 1 < len(by_busy):
-        other = by_busy[place + 1]
-        if busy[other] > busy[d] or (busy[other] == busy[d] and other > d):
-            break
-        by_busy[place] = other
+    while place + 1 < count and _before(busy, by_busy[place + 1], d):
+        by_busy[place] = by_busy[place + 1]
         place += 1
+    while place > 0 and _before(busy, d, by_busy[place - 1]):
+        by_busy[place] = by_busy[place - 1]
+        place -= 1
     by_busy[place] = d
 
 
 @kernel
-def _most_free(batches: Batches) -> int:
+def _most_free(numbers: IntArray) -> int:
     most = 0
-    for d in range(len(batches.device)):
-        if batches.free_slots[d] > 0:
-            most = max(most, batches.capacity[d] - batches.held_tokens[d])
+    for d in range(len(numbers)):
+        if numbers[d, FREE] > 0:
+            most = max(most, numbers[d, CAPACITY] - numbers[d, HELD])
     return most
 
 
 @kernel
 def walk_rows(
-    columns: IntArray,
-    offset: IntArray,
-    counts: IntArray,
-    distance: IntArray,
-    growth: FloatArray,
-    residual: FloatArray,
-    age_index: IntArray,
-    numbers: IntArray,
-    grids: FloatArray,
-    exact: IntArray,
-    safety: bool,
-    risk: float,
-    max_skips: int,
+    view: View,
     prompts: IntArray,
     classes: IntArray,
     lengths: IntArray,
@@ -97,80 +99,58 @@ def walk_rows(
     released: IntArray,
     chosen: IntArray,
 ) -> tuple[int, int, int]:
-    """Offer each row of the queue in `order` to every device, the least busy first.
+    """Offer each row of the queue in `order` to the devices, the least busy first, until one takes it.
 
     Fills `verdicts` [len(order)], and for each of the k released its place in the order and its device. Returns k,
     the best row that was held (or NOBODY), and how many were taken past it.
     """
-    now = view(
-        columns,
-        offset,
-        counts,
-        distance,
-        growth,
-        residual,
-        age_index,
-        numbers,
-        grids,
-        exact,
-        safety,
-        risk,
-        max_skips,
-    )
-    batches = now.batches
-    devices = len(batches.device)
-    busy = np.array([_busy(batches, speed, d) for d in range(devices)])
-    by_busy = np.argsort(busy, kind="mergesort")
-    failed_prompt = np.full(EXACT_KINDS + residual.shape[0], np.iinfo(np.int64).max)
-    slots, most_free = batches.free_slots.sum(), _most_free(batches)
-    taken, best, passed = 0, NOBODY, 0
+    numbers = view.numbers
+    devices = len(numbers)
+    busy, by_busy = np.empty(devices), np.empty(devices, dtype=np.int64)
+    slots, most_free = 0, _most_free(numbers)
+    for d in range(devices):
+        busy[d], by_busy[d] = _busy(numbers, speed, d), d
+        _sort_in(by_busy, busy, d, d + 1)
+        slots += numbers[d, FREE]
+    failed_prompt = np.full(EXACT_KINDS + view.residual.shape[0], ENDLESS)
+    taken, best, passed, closed = 0, NOBODY, 0, False
     for k in range(len(order)):
-        if slots <= 0:
-            verdicts[k:] = NO_SLOT
-            break
+        if slots <= 0 or closed:
+            verdicts[k] = NO_SLOT if slots <= 0 else BEHIND
+            continue
         row = order[k]
         prompt, length_class, length = prompts[row], classes[row], lengths[row]
         if failed_prompt[_kind(length_class, length)] <= prompt:
             verdicts[k] = KV_NOW if prompt + 1 > most_free else KV_FUTURE
             continue
-        verdict = NEVER_HERE
+        verdict, refusals = NEVER_HERE, 0
         for place in range(devices):
             d = by_busy[place]
-            verdict = max(verdict, judge(now, d, prompt, length_class, length))
+            answer = judge(view, d, prompt, length_class, length)
+            verdict = max(verdict, answer)
             if verdict == RELEASED:
-                add(now, d, prompt, length_class, length)
-                released[taken], chosen[taken] = k, batches.device[d]
-                busy[d] = _busy(batches, speed, d)
-                _move_back(by_busy, busy, place)
+                add(view, d, prompt, length_class, length)
+                released[taken], chosen[taken] = k, numbers[d, DEVICE]
+                busy[d] = _busy(numbers, speed, d)
+                _sort_in(by_busy, busy, place, devices)
+                break
+            refusals += answer > NO_SLOT
+            if refusals == MOST_REFUSALS:
                 break
         verdicts[k] = verdict
         if verdict == RELEASED:
-            taken, slots, most_free = taken + 1, slots - 1, _most_free(batches)
+            taken, slots, most_free = taken + 1, slots - 1, _most_free(numbers)
             passed += 1 if best != NOBODY else 0
-        elif verdict != NEVER_HERE:
+        elif verdict > NO_SLOT:
             _remember_failure(failed_prompt, prompt, length_class, length)
             best = row if best == NOBODY else best
-        if best != NOBODY and skips[best] + passed >= max_skips:
-            verdicts[k + 1 :] = BEHIND
-            break
+        closed = best != NOBODY and skips[best] + passed >= view.max_skips
     return taken, best, passed
 
 
 @kernel
 def walk_pairs(
-    columns: IntArray,
-    offset: IntArray,
-    counts: IntArray,
-    distance: IntArray,
-    growth: FloatArray,
-    residual: FloatArray,
-    age_index: IntArray,
-    numbers: IntArray,
-    grids: FloatArray,
-    exact: IntArray,
-    safety: bool,
-    risk: float,
-    max_skips: int,
+    view: View,
     prompts: IntArray,
     classes: IntArray,
     lengths: IntArray,
@@ -186,39 +166,25 @@ def walk_pairs(
     Fills and returns the same as `walk_rows`. While the best held row reserves the devices, only its own later
     pairs are tried.
     """
-    now = view(
-        columns,
-        offset,
-        counts,
-        distance,
-        growth,
-        residual,
-        age_index,
-        numbers,
-        grids,
-        exact,
-        safety,
-        risk,
-        max_skips,
-    )
     is_taken = np.zeros(len(prompts), dtype=np.bool_)
-    slots = now.batches.free_slots.sum()
+    numbers, slots = view.numbers, 0
+    for d in range(len(numbers)):
+        slots += numbers[d, FREE]
     taken, best, passed = 0, NOBODY, 0
-    verdicts[:] = BEHIND
     for k in range(len(rows)):
-        if slots <= 0:
-            verdicts[k:] = NO_SLOT
-            break
         row, d = rows[k], positions[k]
-        reserved = best != NOBODY and skips[best] + passed >= max_skips
+        reserved = best != NOBODY and skips[best] + passed >= view.max_skips
+        verdicts[k] = NO_SLOT if slots <= 0 else BEHIND
+        if slots <= 0:
+            continue
         if is_taken[row] or (reserved and row != best):
             continue
         prompt, length_class, length = prompts[row], classes[row], lengths[row]
-        verdicts[k] = judge(now, d, prompt, length_class, length)
+        verdicts[k] = judge(view, d, prompt, length_class, length)
         if verdicts[k] == RELEASED:
-            add(now, d, prompt, length_class, length)
+            add(view, d, prompt, length_class, length)
             is_taken[row] = True
-            released[taken], chosen[taken] = k, now.batches.device[d]
+            released[taken], chosen[taken] = k, numbers[d, DEVICE]
             taken, slots = taken + 1, slots - 1
             if row == best:
                 best, passed = NOBODY, 0
@@ -227,81 +193,3 @@ def walk_pairs(
         elif best == NOBODY and verdicts[k] > NO_SLOT:
             best = row
     return taken, best, passed
-
-
-@kernel
-def judge_one(
-    columns: IntArray,
-    offset: IntArray,
-    counts: IntArray,
-    distance: IntArray,
-    growth: FloatArray,
-    residual: FloatArray,
-    age_index: IntArray,
-    numbers: IntArray,
-    grids: FloatArray,
-    exact: IntArray,
-    safety: bool,
-    risk: float,
-    max_skips: int,
-    position: int,
-    prompt: int,
-    length_class: int,
-    length: int,
-) -> int:
-    """The verdict on one candidate."""
-    now = view(
-        columns,
-        offset,
-        counts,
-        distance,
-        growth,
-        residual,
-        age_index,
-        numbers,
-        grids,
-        exact,
-        safety,
-        risk,
-        max_skips,
-    )
-    return judge(now, position, prompt, length_class, length)
-
-
-@kernel
-def add_one(
-    columns: IntArray,
-    offset: IntArray,
-    counts: IntArray,
-    distance: IntArray,
-    growth: FloatArray,
-    residual: FloatArray,
-    age_index: IntArray,
-    numbers: IntArray,
-    grids: FloatArray,
-    exact: IntArray,
-    safety: bool,
-    risk: float,
-    max_skips: int,
-    position: int,
-    prompt: int,
-    length_class: int,
-    length: int,
-) -> None:
-    """One candidate joins."""
-    now = view(
-        columns,
-        offset,
-        counts,
-        distance,
-        growth,
-        residual,
-        age_index,
-        numbers,
-        grids,
-        exact,
-        safety,
-        risk,
-        max_skips,
-    )
-    add(now, position, prompt, length_class, length)

@@ -93,7 +93,7 @@ def demand_at_prices(
 ) -> int:
     """Each sampled request takes its best (device, start) at these prices; add up what they would occupy.
 
-    Sample i stands for `weight[i]` requests. Its reward at a start falls with the completion
+    Starts are the lower edges of buckets, in order, so a column that starts at u is empty before bucket u. Sample i stands for `weight[i]` requests. Its reward at a start falls with the completion
     time as decay/(decay + delay + service). The demands, [G, b], are fractions of capacity averaged over the
     bucket and are overwritten. Returns how many samples found a start of positive net value.
     """
@@ -123,7 +123,9 @@ def demand_at_prices(
                     continue
                 completion_s = (starts_periods[u] - earliest[i] + tokens) * period_s[g]
                 cost = 0.0
-                for b in range(buckets):
+                for b in range(u, buckets):
+                    if slots[b] <= 0.0:
+                        break
                     cost += slots[b] * slot_price[g, b] / batch_slots[g]
                     cost += (prompt_tokens[i] * slots[b] + growth[b]) * kv_price[g, b] / kv_tokens[g]
                 value = reward[i] * decay_s / (decay_s + completion_s) - cost
@@ -139,7 +141,7 @@ def demand_at_prices(
         else:
             slots[:] = class_slots[length_class[i], best_start]
             growth[:] = class_growth[length_class[i], best_start]
-        for b in range(buckets):
+        for b in range(best_start, buckets):
             width = edges_periods[b + 1] - edges_periods[b]
             slot_demand[best_device, b] += weight[i] * slots[b] / (batch_slots[best_device] * width)
             held = prompt_tokens[i] * slots[b] + growth[b]

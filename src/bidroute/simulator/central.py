@@ -32,10 +32,10 @@ def run_central(host: Host) -> None:
                 host.enqueue(at, now_ns)
             at += 1
         engines.open(now_ns, 0, fleet)
-        host.replay.run()
+        host.replay.apply_log()
         offer(host, now_ns)
         engines.launch(0, fleet)
-        host.replay.run()
+        host.replay.apply_log()
     host.drain()
 
 

@@ -56,15 +56,15 @@ class _Loop:
         self._start_prefills(now_ns)
         while engines.next_prefill_end_ns() == now_ns:  # prefills that take no time
             engines.advance(now_ns, self.fleet, engines.rows)
-            host.replay.run()
+            host.replay.apply_log()
             self._start_prefills(now_ns)
         self._hand_over(now_ns)
         engines.open(now_ns, 0, self.fleet)
-        host.replay.run()
+        host.replay.apply_log()
         if not host.controller.dispatches_on_arrival:
             offer(host, now_ns)
         engines.launch(0, self.fleet)
-        host.replay.run()
+        host.replay.apply_log()
         self._start_prefills(now_ns)  # KV may have become free
 
     def _held_back(self) -> bool:

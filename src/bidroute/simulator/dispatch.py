@@ -9,7 +9,6 @@ import numpy as np
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.errors import BidrouteError
 from bidroute.policies.base import Policy
-from bidroute.simulator.engines import Engines
 from bidroute.simulator.host import Host, mean_us
 from bidroute.simulator.layout import FOREVER
 from bidroute.simulator.result import Outcome
@@ -37,11 +36,12 @@ def dispatch(host: Host, now_ns: int) -> None:
         host.send(assignment, now_ns)
 
 
-def run_blindly(host: Host, engines: Engines) -> FloatArray | None:
+def run_blindly(host: Host) -> FloatArray | None:
     """The fast path: devices chosen without looking, each run to its end in one go; None if the policy must look.
 
     Returns the time per decision in microseconds, float64[1].
     """
+    engines = host.engines
     accepted = np.flatnonzero(host.status != Outcome.REFUSED)
     before = perf_counter()
     chosen = host.controller.policy.choose_blindly(len(accepted), host.controller.state)
@@ -54,6 +54,7 @@ def run_blindly(host: Host, engines: Engines) -> FloatArray | None:
     host.status[lost] = Outcome.REFUSED
     for device in range(engines.fleet_size):
         engines.link(device, np.flatnonzero((host.device == device) & (host.status != Outcome.REFUSED)))
+    engines.stop_logging()
     engines.advance(FOREVER)
     return decision_us
 

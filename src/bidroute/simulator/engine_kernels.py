@@ -219,26 +219,26 @@ def roll(devices: IntArray, growth: IntArray, models: FloatArray, d: int, limit:
     last_phase = devices[d, D_BLOCK_SIZE] - 1
     quiet = devices[d, D_NEXT_FINISH] - 1 - passes  # boundaries before the one where somebody ends
     minimum = int(models[devices[d, D_DECODE_AT] + 1])
-    busy = devices[d, D_BUSY]
     kv_limit = -1
     intercept, slope = 0.0, 0.0
+    needed = growth[d]
     while quiet > 0 and end < limit:
         next_phase = phase - 1 if phase > 0 else last_phase
-        if growth[d, next_phase] > free:
+        blocks = needed[next_phase]
+        if blocks > free:
             break
         phase = next_phase
-        free -= growth[d, phase]
+        free -= blocks
         quiet -= 1
         passes += 1
         context += running
         if context > kv_limit:
             intercept, slope, kv_limit = decode_line(models, devices[d, D_DECODE_AT], running, context)
-        busy += end - start
         start = end
         end = start + max(minimum, int(intercept + slope * context + 0.5))
     devices[d, D_PASSES], devices[d, D_CONTEXT], devices[d, D_FREE] = passes, context, free
+    devices[d, D_BUSY] += start - devices[d, D_PASS_START]
     devices[d, D_PASS_START], devices[d, D_CLOCK], devices[d, D_PHASE] = start, end, phase
-    devices[d, D_BUSY] = busy
 
 
 @kernel

@@ -21,12 +21,11 @@ _MODES = {"decode": layout.MODE_DECODE, "aggregated": layout.MODE_AGGREGATED, "d
 class Engines:
     """Rows 0 … G−1 are the devices of the fleet, rows G … G+P−1 the prefill workers.
 
-    `requests` int64[n, R_COLUMNS], `devices` int64[G+P, D_COLUMNS], `log` int64[L, L_COLUMNS]: see `layout`. With
-    `logging` off, nothing is recorded but the columns of `requests`. `on_full_log` is called when the log must
-    be emptied (with `clear_log`) before a kernel can go on.
+    `requests` int64[n, R_COLUMNS], `devices` int64[G+P, D_COLUMNS], `log` int64[L, L_COLUMNS]: see `layout`.
+    `on_full_log` is called when the log must be emptied (with `clear_log`) before a kernel can go on.
     """
 
-    def __init__(self, scenario: Scenario, *, logging: bool) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         self.fleet_size = len(scenario.devices)
         self.rows = self.fleet_size + scenario.prefill_workers
         self.requests = _request_rows(scenario)
@@ -35,8 +34,7 @@ class Engines:
         slots = int(self.devices[:, layout.D_SLOTS].max())
         self.batch = np.zeros((self.rows, slots, layout.B_COLUMNS), dtype=np.int64)
         self.growth = np.zeros((self.rows, int(self.devices[:, layout.D_BLOCK_SIZE].max())), dtype=np.int64)
-        rows = max(MIN_LOG_ROWS, 8 * slots) if logging else 0
-        self.log = np.zeros((1 + rows, layout.L_COLUMNS), dtype=np.int64)
+        self.log = np.zeros((1 + max(MIN_LOG_ROWS, 8 * slots), layout.L_COLUMNS), dtype=np.int64)
         self.on_full_log: Callable[[], None] = self.clear_log
         self._ready = np.zeros(self.fleet_size, dtype=np.int64)
         self.total_blocks: IntArray = self.devices[:, layout.D_FREE].copy()
@@ -79,7 +77,8 @@ class Engines:
     def ready(self) -> list[int]:
         """Devices with an open pass that a request could join now."""
         count = fleet_kernels.mark_ready(self.devices, self._ready)
-        return [int(device) for device in self._ready[:count]]
+        devices: list[int] = self._ready[:count].tolist()
+        return devices
 
     def next_stop_ns(self) -> int:
         """When a device next has something to decide (room at a boundary, a finish, an eviction); FOREVER if never."""
@@ -88,6 +87,11 @@ class Engines:
     def next_prefill_end_ns(self) -> int:
         """When a prefill worker's pass next ends; FOREVER if none runs."""
         return fleet_kernels.earliest_end(self.devices, self.fleet_size, self.rows)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs or waits in an engine."""
+        return bool(self.devices[:, [layout.D_RUNNING, layout.D_QUEUED]].any())
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -112,11 +116,16 @@ class Engines:
         """Which requests could run to their end alone on which device (and be let in by a ledger), bool[n, G]."""
         prompt, output = self.requests[:, layout.R_PROMPT], self.requests[:, layout.R_OUTPUT]
         fits = np.zeros((len(self.requests), self.fleet_size), dtype=np.bool_)
-        for d in range(self.fleet_size):
-            row = self.devices[d]
-            ahead = 1 if row[layout.D_RESERVES] else row[layout.D_AHEAD]
-            peak = np.maximum(prompt + output - 1 + ahead, prompt + 1)
-            fits[:, d] = -(-peak // row[layout.D_BLOCK_SIZE]) <= self.total_blocks[d]
+        alike: dict[tuple[int, int], int] = {}
+        for d, row in enumerate(self.devices[: self.fleet_size]):
+            block_size = int(row[layout.D_BLOCK_SIZE])
+            like = alike.setdefault((block_size, int(self.total_blocks[d])), d)
+            if like < d:
+                fits[:, d] = fits[:, like]
+                continue
+            ahead = 1 if row[layout.D_RESERVES] else int(row[layout.D_AHEAD])
+            peak = prompt + np.maximum(output - 1 + ahead, 1)
+            fits[:, d] = peak <= int(self.total_blocks[d]) * block_size
         return fits
 
     # --- the log ----------------------------------------------------------------------------------------------
@@ -130,6 +139,10 @@ class Engines:
     def clear_log(self) -> None:
         """Empty the log."""
         self.log[0, 0] = 0
+
+    def stop_logging(self) -> None:
+        """Record nothing from now on but the columns of `requests`."""
+        self.log = np.zeros((1, layout.L_COLUMNS), dtype=np.int64)
 
 
 def nanoseconds(seconds: FloatArray) -> IntArray:

@@ -22,6 +22,8 @@ from bidroute.simulator.replay import Replay
 from bidroute.simulator.result import Outcome
 from bidroute.simulator.scenario import Scenario
 
+REFUSED = int(Outcome.REFUSED)
+
 
 class Host:
     """One run in progress. The loops in `dispatch`, `central` and `disaggregated` drive it.
@@ -43,7 +45,7 @@ class Host:
         devices = [dataclasses.replace(d, block_size=block_size_of(scenario, d)) for d in scenario.devices]
         self.scenario = scenario
         self.controller = Controller(policy, devices, predictor)
-        self.engines = Engines(scenario, logging=True)
+        self.engines = Engines(scenario)
         self.replay = Replay(self.controller, self.engines, starts_prefilled=scenario.mode != "aggregated")
         self.held: dict[str, int] = {}
         self.recorder = Recorder(record, policy, self.engines, self.held)
@@ -63,7 +65,7 @@ class Host:
 
     def refused(self, request: int) -> bool:
         """Whether this request fits no device."""
-        return bool(self.status[request] == Outcome.REFUSED)
+        return bool(self.status[request] == REFUSED)
 
     def enqueue(self, request: int, now_ns: int) -> None:
         """Let a request enter the router's queue."""
@@ -115,7 +117,7 @@ class Host:
         while (due := self.recorder.next_sample_ns()) < until_ns:
             self.engines.advance(due)
             self.recorder.sample(due, self.waiting)
-            if until_ns == layout.FOREVER and self.engines.next_stop_ns() == layout.FOREVER:
+            if until_ns == layout.FOREVER and not self.engines.busy:
                 return
 
     def drain(self) -> None:

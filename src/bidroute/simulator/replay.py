@@ -20,21 +20,26 @@ class Replay:
         self.starts_prefilled = starts_prefilled
         self.handed_off: list[tuple[int, int]] = []
         self.on_start: Callable[[int], None] | None = None
+        self._passes_now = engines.devices[: engines.fleet_size, layout.D_PASSES]  # a view
         self._passes = np.zeros(engines.fleet_size, dtype=np.int64)
         self._busy_ns = np.zeros(engines.fleet_size, dtype=np.int64)
         engines.on_full_log = self.run
 
     def run(self) -> None:
-        """Apply everything logged since the last call, then bring every device's periods up to date."""
-        if self.engines.log[0, 0] > 0:
-            entries = self.engines.logged().tolist()
-            self.engines.clear_log()
-            for kind, request, device, passes, time_ns, busy_ns in entries:
-                self._apply(kind, request, device, passes, time_ns, busy_ns)
+        """After time has passed: apply everything logged, then bring every device's periods up to date."""
+        self.apply_log()
         rows = self.engines.devices
-        fleet = slice(0, self.engines.fleet_size)
-        for device in np.flatnonzero(rows[fleet, layout.D_PASSES] != self._passes):
-            self._advance(int(device), int(rows[device, layout.D_PASSES]), int(rows[device, layout.D_BUSY]))
+        for device in (self._passes_now != self._passes).nonzero()[0].tolist():
+            self._advance(device, int(rows[device, layout.D_PASSES]), int(rows[device, layout.D_BUSY]))
+
+    def apply_log(self) -> None:
+        """After passes were opened or launched, with no time passed: apply everything logged."""
+        if self.engines.log[0, 0] == 0:
+            return
+        entries = self.engines.logged().tolist()
+        self.engines.clear_log()
+        for kind, request, device, passes, time_ns, busy_ns in entries:
+            self._apply(kind, request, device, passes, time_ns, busy_ns)
 
     def _apply(self, kind: int, request: int, device: int, passes: int, time_ns: int, busy_ns: int) -> None:
         if device >= self.engines.fleet_size:

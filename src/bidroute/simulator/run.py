@@ -13,7 +13,7 @@ from bidroute.simulator import layout
 from bidroute.simulator.central import run_central
 from bidroute.simulator.disaggregated import run_disaggregated
 from bidroute.simulator.dispatch import run_blindly, run_dispatch
-from bidroute.simulator.engines import NS_PER_S, Engines
+from bidroute.simulator.engines import NS_PER_S
 from bidroute.simulator.host import Host
 from bidroute.simulator.recording import RecordOptions
 from bidroute.simulator.result import Outcome, RunResult
@@ -39,10 +39,7 @@ def simulate(
     host = Host(scenario, policy, predictor, predicted_tokens, record or RecordOptions())
     decision_us = None
     if host.controller.dispatches_on_arrival and record is None and scenario.mode != "disaggregated":
-        blind = Engines(scenario, logging=False)
-        decision_us = run_blindly(host, blind)
-        if decision_us is not None:
-            host.engines = blind
+        decision_us = run_blindly(host)
     if decision_us is None:
         _run_looking(host)
         decision_us = np.array(host.decision_us)

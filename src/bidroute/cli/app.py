@@ -1,0 +1,74 @@
+"""The application: its commands, and how every error becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, cast
+
+import typer
+
+from bidroute import __version__
+from bidroute.cli.compare import compare_command
+from bidroute.cli.explain import explain_command
+from bidroute.errors import BidrouteError
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+# Newer versions of typer carry their own copy of click; this finds the class in both.
+_USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[1])
+
+app = typer.Typer(
+    name="bidroute",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("compare")(compare_command)
+app.command("explain")(explain_command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bidroute {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def bidroute(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and end.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Route LLM requests by shadow prices of batch slots and KV cache.
+
+    Begin with [bold]bidroute compare[/bold]: it runs price-based routing and today's policies on the same
+    arrivals and says which is better on what, and by how much.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0, 2 for bad input, 130 when interrupted."""
+    try:
+        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+    except BidrouteError as problem:
+        return _failed(str(problem))
+    except OSError as problem:
+        return _failed(f"{problem.filename or 'input or output'}: {problem.strerror or problem}")
+    except _USAGE_ERROR as problem:
+        return _failed(f"{_message(problem)} (see bidroute --help)")
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _failed(message: str) -> int:
+    print("error:", " ".join(message.split()), file=sys.stderr)
+    return EXIT_BAD_INPUT
+
+
+def _message(problem: Exception) -> str:
+    return str(getattr(problem, "format_message", problem.__str__)()).rstrip(".")

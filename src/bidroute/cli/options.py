@@ -1,0 +1,167 @@
+"""The options that commands share: what is run, on what fleet, under which objective."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bidroute.experiments import settings as defaults
+from bidroute.experiments.load import TARGET_LOAD
+from bidroute.simulator import latency_names
+
+_WORKLOAD = "Workload"
+_FLEET = "Fleet"
+_ENGINE = "Engines"
+_ROUTING = "Routing"
+OUTPUT = "Output"
+
+Trace = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE|builtin:NAME",
+        rich_help_panel=_WORKLOAD,
+        help="The arrivals: a trace file (Azure, Mooncake, Vidur, BurstGPT, ShareGPT or CSV), or a built-in workload: "
+        "azure-conv-like, azure-code-like, reasoning-like, long-context-like.",
+    ),
+]
+Requests = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        show_default=False,
+        rich_help_panel=_WORKLOAD,
+        help=f"Use the first N requests. Not given: all of a file, {defaults.DEFAULT_REQUESTS} of a built-in.",
+    ),
+]
+SkipBadRows = Annotated[
+    bool,
+    typer.Option("--skip-bad-rows", rich_help_panel=_WORKLOAD, help="Skip (and count) bad rows instead of refusing."),
+]
+Speedup = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X",
+        show_default=False,
+        rich_help_panel=_WORKLOAD,
+        help="Let the requests arrive X times faster. Not given: 1 for a file; for a built-in, whatever loads the "
+        f"fleet to {TARGET_LOAD:g} of its estimated capacity.",
+    ),
+]
+Devices = Annotated[
+    int | None,
+    typer.Option(
+        metavar="G",
+        show_default=False,
+        rich_help_panel=_FLEET,
+        help=f"How many decode workers, all alike ({defaults.DEFAULT_DEVICES}).",
+    ),
+]
+BatchSlots = Annotated[
+    int | None,
+    typer.Option(
+        metavar="B",
+        show_default=False,
+        rich_help_panel=_FLEET,
+        help=f"How many requests each runs at once ({defaults.DEFAULT_BATCH_SLOTS}).",
+    ),
+]
+KvTokens = Annotated[
+    int | None,
+    typer.Option(
+        metavar="C",
+        show_default=False,
+        rich_help_panel=_FLEET,
+        help=f"How many KV-cache tokens each holds ({defaults.DEFAULT_KV_TOKENS}; more for the built-in workloads of long "
+        "requests; with a packaged latency table, what that hardware holds).",
+    ),
+]
+FleetFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--fleet",
+        metavar="FILE.yaml",
+        rich_help_panel=_FLEET,
+        help="Unlike workers instead: a list [bold]devices[/bold] of {name, count, batch_slots, kv_tokens, block_size, "
+        "latency, prefill, speed}.",
+    ),
+]
+Mode = Annotated[
+    str,
+    typer.Option(
+        metavar="MODE",
+        rich_help_panel=_ENGINE,
+        help="decode: requests arrive with their prefill done. aggregated: each worker prefills too (chunked). "
+        "disaggregated:P: P prefill workers before the decode workers.",
+    ),
+]
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="k=v,…",
+        show_default=False,
+        rich_help_panel=_ENGINE,
+        help="block_size=TOKENS (1), max_batched_tokens=N per pass (8192), eviction=preempt|reserve (preempt); one or "
+        "more, such as block_size=16,eviction=reserve.",
+    ),
+]
+Latency = Annotated[
+    str,
+    typer.Option(
+        metavar="MODEL",
+        rich_help_panel=_ENGINE,
+        help="Seconds per decode iteration: affine:A,B,C for A + B·batch + C·KV tokens, or the name of a packaged table "
+        f"of real hardware: {', '.join(latency_names())}.",
+    ),
+]
+Prefill = Annotated[
+    str,
+    typer.Option(
+        metavar="MODEL",
+        rich_help_panel=_ENGINE,
+        help="Seconds per prefill: affine:P0,P1 for P0 + P1·new tokens, or the name of a packaged table. Not used in mode "
+        "decode.",
+    ),
+]
+Recompute = Annotated[
+    float,
+    typer.Option(
+        metavar="S",
+        rich_help_panel=_ENGINE,
+        help="Seconds to recompute one token of a preempted request (mode decode).",
+    ),
+]
+Lengths = Annotated[
+    str,
+    typer.Option(
+        metavar="KIND",
+        rich_help_panel=_ROUTING,
+        help="What the router knows of output lengths before they end: oracle (the truth), noisy:SIGMA (the truth times "
+        "log-normal noise), prompt (classes by prompt length), none (only what finished requests teach it).",
+    ),
+]
+Objective = Annotated[
+    str,
+    typer.Option(
+        metavar="PRESET|k=v,…",
+        rich_help_panel=_ROUTING,
+        help="What price-based policies aim for: balanced, ttft, latency, throughput, tail, goodput; or weights.",
+    ),
+]
+SloOption = Annotated[
+    str,
+    typer.Option(
+        "--slo",
+        metavar="ttft=S,e2e=S,tpot=S",
+        show_default=False,
+        rich_help_panel=_ROUTING,
+        help="What a request must meet, in seconds, to count as goodput (ttft=2,e2e=30,tpot=0.1); the policies know it "
+        "too.",
+    ),
+]
+
+
+def shown(path: Path) -> str:
+    """The path as a user can click it or copy it."""
+    return str(path.resolve())

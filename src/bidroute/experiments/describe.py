@@ -1,0 +1,68 @@
+"""The scenario as plain JSON data: everything that is needed to read a result, or to get it again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bidroute import __version__
+from bidroute.core.queue import IntArray
+from bidroute.experiments.load import arrivals_per_s
+from bidroute.experiments.scenario import Experiment
+from bidroute.traces import Workload
+
+
+def describe(experiment: Experiment) -> dict[str, Any]:
+    """All settings as resolved, the workload's figures, the fleet and the load they amount to."""
+    settings, scenario = experiment.settings, experiment.first
+    decode_only = scenario.mode == "decode"
+    return {
+        "trace": settings.trace,
+        "mode": settings.mode,
+        "lengths": settings.lengths,
+        "objective": settings.objective,
+        "seeds": list(experiment.scenarios),
+        "workload": _workload(scenario.workload, experiment.speedup),
+        "fleet": [_group(msgspec.to_builtins(group), decode_only) for group in experiment.groups],
+        "engine": {
+            **asdict(scenario.engine),
+            "max_batched_tokens": None if decode_only else scenario.engine.max_batched_tokens,
+        },
+        "load": {
+            "load": _finite(experiment.load.load),
+            "capacity_requests_per_s": experiment.load.capacity_per_s,
+            "binding": experiment.load.binding,
+        },
+        "slo": {name: _finite(value) for name, value in asdict(experiment.slo).items()},
+        "version": __version__,
+    }
+
+
+def _workload(workload: Workload, speedup: float) -> dict[str, Any]:
+    return {
+        "requests": len(workload),
+        "skipped_rows": workload.skipped_rows,
+        "speedup": speedup,
+        "duration_s": float(workload.arrival_s[-1] - workload.arrival_s[0]),
+        "requests_per_s": _finite(arrivals_per_s(workload)),
+        "prompt_tokens": _distribution(workload.prompt_tokens),
+        "output_tokens": _distribution(workload.output_tokens),
+    }
+
+
+def _distribution(tokens: IntArray) -> dict[str, float]:
+    p50, p90, p99 = (float(value) for value in np.percentile(tokens, (50, 90, 99)))
+    return {"mean": float(np.mean(tokens)), "p50": p50, "p90": p90, "p99": p99, "max": float(np.max(tokens))}
+
+
+def _group(group: dict[str, Any], decode_only: bool) -> dict[str, Any]:
+    unused = {"prefill"} if decode_only else set()
+    return {key: value for key, value in group.items() if key not in unused}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,79 @@
+"""Fleet files: YAML that lists unlike devices.
+
+devices:
+  - name: h100            # any name; copies get a number
+    count: 2              # how many alike (1)
+    batch_slots: 256
+    kv_tokens: 432992     # may be left out where `latency` names a packaged table
+    block_size: 16        # (the engine's)
+    latency: llama-3.1-8b-1xh100   # affine:A,B,C in seconds, or a packaged table (--latency)
+    prefill: affine:0.005,4e-05    # (--prefill)
+    speed: 1.5            # relative throughput, for weighted policies (derived from latency)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from bidroute.errors import ConfigError
+
+Count = Annotated[int, Meta(ge=1)]
+
+
+class DeviceGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Some devices that are alike; None means the default."""
+
+    batch_slots: Count
+    kv_tokens: Count | None = None
+    name: Annotated[str, Meta(min_length=1)] = "device"
+    count: Count = 1
+    block_size: Count | None = None
+    latency: str | None = None
+    prefill: str | None = None
+    speed: Annotated[float, Meta(gt=0)] | None = None
+
+
+class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The document: one list."""
+
+    devices: Annotated[list[DeviceGroup], Meta(min_length=1)]
+
+
+def read_fleet(path: Path) -> list[DeviceGroup]:
+    """The groups of a fleet file. Raises ConfigError naming the file and the field."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
+        raise ConfigError(f"cannot read fleet file {path}: {reason}; give a YAML file") from None
+    try:
+        fleet = msgspec.convert(yaml.safe_load(text), FleetFile)
+    except yaml.YAMLError as problem:
+        raise ConfigError(f"{path}{_where(problem)}: not valid YAML; expected `devices:` and a list under it") from None
+    except msgspec.ValidationError as problem:
+        raise ConfigError(f"{path}: {_field_message(str(problem))}") from None
+    for index, group in enumerate(fleet.devices):
+        if group.speed is not None and not math.isfinite(group.speed):
+            raise ConfigError(f"{path}: devices[{index}].speed: {group.speed}; expected a positive number")
+    return fleet.devices
+
+
+def _where(problem: yaml.YAMLError) -> str:
+    mark = getattr(problem, "problem_mark", None)
+    return f", line {mark.line + 1}" if mark is not None else ""
+
+
+def _field_message(message: str) -> str:
+    """Turn "Expected `int`, got `str` - at `$.devices[0].count`" into "devices[0].count: expected int, got str"."""
+    found = re.fullmatch(r"(.*?)(?: - at `\$\.?(.*)`)?", message, flags=re.DOTALL)
+    what, field = (found.group(1), found.group(2)) if found else (message, None)
+    what = what.replace("`", "").replace("\n", " ")
+    what = what[0].lower() + what[1:]
+    return f"{field}: {what}" if field else f"{what}; expected `devices:` and a list under it"

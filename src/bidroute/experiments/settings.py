@@ -1,0 +1,73 @@
+"""The settings of an experiment, as a user gives them: texts and numbers, checked one by one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from bidroute.errors import ConfigError
+
+DEFAULT_TRACE = "builtin:azure-conv-like"
+DEFAULT_REQUESTS = 3000
+DEFAULT_DEVICES = 4
+DEFAULT_BATCH_SLOTS = 128
+DEFAULT_KV_TOKENS = 50_000
+# What the longest requests of a built-in workload need to fit at all.
+BUILTIN_KV_TOKENS = {"builtin:reasoning-like": 200_000, "builtin:long-context-like": 450_000}
+DEFAULT_LATENCY = "affine:0.006,5e-05,5.086e-08"
+DEFAULT_PREFILL = "affine:0.005,4e-05"
+DEFAULT_RECOMPUTE_S = 4e-5
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioSettings:
+    """What to run. None means "not given": the defaults then depend on the workload and on the fleet.
+
+    `trace` is a file, or `builtin:NAME`; `fleet` a YAML file that replaces `devices`, `batch_slots` and
+    `kv_tokens`; `mode` is `decode`, `aggregated` or `disaggregated:P`; `engine` is `key=value,…`; `latency` and
+    `prefill` are `affine:…` in seconds or the name of a packaged table; `slo` is `ttft=S,e2e=S,tpot=S` in seconds.
+    """
+
+    trace: str = DEFAULT_TRACE
+    requests: int | None = None
+    skip_bad_rows: bool = False
+    speedup: float | None = None
+    devices: int | None = None
+    batch_slots: int | None = None
+    kv_tokens: int | None = None
+    fleet: Path | None = None
+    mode: str = "decode"
+    engine: str = ""
+    latency: str = DEFAULT_LATENCY
+    prefill: str = DEFAULT_PREFILL
+    recompute_s_per_token: float = DEFAULT_RECOMPUTE_S
+    lengths: str = "none"
+    objective: str = "balanced"
+    slo: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "devices", "batch_slots", "kv_tokens"):
+            _check_count(name, getattr(self, name))
+        if self.speedup is not None and not (math.isfinite(self.speedup) and self.speedup > 0):
+            raise ConfigError(f"speedup: {self.speedup}; expected a positive number, such as 13")
+        if not (math.isfinite(self.recompute_s_per_token) and self.recompute_s_per_token >= 0):
+            raise ConfigError(f"recompute: {self.recompute_s_per_token}; expected seconds per token, 0 or more")
+        if self.fleet is not None:
+            self._check_fleet_alone()
+
+    def _check_fleet_alone(self) -> None:
+        for name in ("devices", "batch_slots", "kv_tokens"):
+            if getattr(self, name) is not None:
+                option = name.replace("_", "-")
+                raise ConfigError(f"--{option} and --fleet were both given; set {name} in the fleet file instead")
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether the workload is drawn, anew for every seed, rather than read from a file."""
+        return self.trace.startswith("builtin:")
+
+
+def _check_count(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ConfigError(f"{name.replace('_', '-')}: {value}; expected a whole number, 1 or more")

@@ -1,0 +1,119 @@
+"""One request's decisions, as a terminal table and as JSON data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from itertools import groupby, pairwise
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from bidroute.experiments.explaining import ExplainedRequest
+from bidroute.policies import Explanation
+from bidroute.report.numbers import MISSING, figure
+
+MAX_NAMED = 4  # requests named in "taken instead" before the rest is counted
+MAX_ROWS = 40  # rows of a terminal table; what lies between is left out, and said so
+
+
+def explanation_sentence(explained: ExplainedRequest) -> str:
+    """Who it is and what became of it."""
+    predicted = explained.predicted_tokens
+    hint = f" (predicted {predicted:.0f})" if predicted is not None else ""
+    start = (
+        f"request {explained.request_id} ({explained.chosen}) under {explained.policy}, seed {explained.seed}: "
+        f"{explained.prompt_tokens} prompt and {explained.output_tokens} output tokens{hint}, "
+        f"arrived at {explained.arrival_s:.3f} s"
+    )
+    if explained.start_s is None:
+        return f"{start}, {explained.outcome}."
+    held = f"held {explained.start_s - explained.arrival_s:.3f} s, started on device {explained.device}"
+    end = "" if explained.end_s is None else f", finished {explained.end_s - explained.arrival_s:.3f} s after arrival"
+    times = f", preempted {explained.preemptions} times" if explained.preemptions else ""
+    return f"{start}, {held}{end}{times}."
+
+
+def explanation_table(explained: ExplainedRequest) -> Table:
+    """One row per run of decisions with the same outcome: reward by term, price by resource, what held it."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    for name in ("waited, s", "decisions", "rank", "reward", "price", "value"):
+        table.add_column(name, justify="right")
+    table.add_column("outcome", style="bold")
+    table.add_column("taken instead")
+    rows = like_decisions(explained.epochs)
+    for position, run in enumerate(rows):
+        if len(rows) > MAX_ROWS and position == MAX_ROWS // 2:
+            hidden = len(rows) - MAX_ROWS
+            table.add_row("…", "", "", "", "", "", f"{hidden} more rows (see --json)", "")
+        if len(rows) <= MAX_ROWS or position < MAX_ROWS // 2 or position >= len(rows) - MAX_ROWS // 2:
+            table.add_row(*_cells(run))
+    return table
+
+
+def like_decisions(epochs: list[Explanation]) -> list[list[Explanation]]:
+    """Neighbouring decisions with the same outcome, together."""
+    if any(first.now_s == second.now_s for first, second in pairwise(epochs)):
+        return [[one] for one in epochs]  # one decision that compares devices: each has its own row
+    return [list(run) for _, run in groupby(epochs, key=lambda one: one.held_by)]
+
+
+def explanation_data(explained: ExplainedRequest) -> dict[str, Any]:
+    """The JSON document: `scenario`, `request`, and `epochs`, one per decision."""
+    data = asdict(explained)
+    scenario, epochs = data.pop("scenario"), data.pop("epochs")
+    plain = [{**epoch, "held_by": None if epoch["held_by"] is None else str(epoch["held_by"])} for epoch in epochs]
+    return {"scenario": scenario, "request": data, "epochs": _without_nan(plain)}
+
+
+def _cells(run: list[Explanation]) -> list[Text | str]:
+    first, last = run[0], run[-1]
+    span = [f"{first.wait_s:.3f}"] if len(run) == 1 else [f"{first.wait_s:.3f}", f"{last.wait_s:.3f}"]
+    return [
+        " to ".join(span),
+        str(len(run)),
+        f"{_range(first.rank + 1, last.rank + 1)} of {last.waiting}",
+        _terms(first.reward, last.reward),
+        _terms(first.price, last.price),
+        _change(first.value, last.value),
+        _outcome(last),
+        _instead(run),
+    ]
+
+
+def _outcome(last: Explanation) -> Text:
+    if last.held_by is None:
+        return Text(f"released to {last.device}", style="green")
+    return Text(f"held: {last.held_by}", style="yellow")
+
+
+def _terms(first: dict[str, float], last: dict[str, float]) -> str:
+    """Every term on its own line, as it was and as it became."""
+    names = [name for name in last if first.get(name) or last[name]]
+    return "\n".join(f"{name} {_change(first.get(name, math.nan), last[name])}" for name in names) or MISSING
+
+
+def _change(first: float, last: float) -> str:
+    before, after = figure(first), figure(last)
+    return after if before == after else f"{before} → {after}"
+
+
+def _range(first: int, last: int) -> str:
+    return str(last) if first == last else f"{first} → {last}"
+
+
+def _instead(run: list[Explanation]) -> str:
+    taken = [request_id for one in run for request_id in one.instead]
+    if not taken:
+        return ""
+    named = ", ".join(map(str, taken[:MAX_NAMED]))
+    return named if len(taken) <= MAX_NAMED else f"{named} and {len(taken) - MAX_NAMED} more"
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
