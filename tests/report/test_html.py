@@ -46,8 +46,8 @@ def test_every_figure_has_a_place_and_axis_titles(page):
 
 def test_only_policies_with_prices_have_price_curves():
     priced, plain = (fake_comparison().of(name)[0].timeline for name in ("bid_price", "fifo+safety"))
-    assert {line["name"] for line in inside_figure(priced)["data"]} >= {"price of a slot", "price of KV", "held: price"}
-    assert not {line["name"] for line in inside_figure(plain)["data"]} & {"price of a slot", "price of KV"}
+    assert {line["name"] for line in inside_figure(priced)["data"]} >= {"price of slots", "price of KV", "held: price"}
+    assert not {line["name"] for line in inside_figure(plain)["data"]} & {"price of slots", "price of KV"}
 
 
 def test_curves_are_thinned_and_keep_their_mean():

@@ -73,8 +73,8 @@ KvTokens = Annotated[
         metavar="C",
         show_default=False,
         rich_help_panel=_FLEET,
-        help=f"How many KV-cache tokens each holds ({defaults.DEFAULT_KV_TOKENS}; more for the built-in workloads of long "
-        "requests; with a packaged latency table, what that hardware holds).",
+        help=f"How many KV-cache tokens each holds ({defaults.DEFAULT_KV_TOKENS}; more for built-in workloads of "
+        "long requests; with a packaged latency table, what that hardware holds).",
     ),
 ]
 FleetFile = Annotated[
@@ -111,8 +111,8 @@ Latency = Annotated[
     typer.Option(
         metavar="MODEL",
         rich_help_panel=_ENGINE,
-        help="Seconds per decode iteration: affine:A,B,C for A + B·batch + C·KV tokens, or the name of a packaged table "
-        f"of real hardware: {', '.join(latency_names())}.",
+        help="Seconds per decode iteration: affine:A,B,C for A + B·batch + C·KV tokens, or the name of a packaged "
+        f"table of real hardware: {', '.join(latency_names())}.",
     ),
 ]
 Prefill = Annotated[
@@ -120,8 +120,8 @@ Prefill = Annotated[
     typer.Option(
         metavar="MODEL",
         rich_help_panel=_ENGINE,
-        help="Seconds per prefill: affine:P0,P1 for P0 + P1·new tokens, or the name of a packaged table. Not used in mode "
-        "decode.",
+        help="Seconds per prefill: affine:P0,P1 for P0 + P1·new tokens, or the name of a packaged table. Not used in "
+        "mode decode.",
     ),
 ]
 Recompute = Annotated[
@@ -137,8 +137,8 @@ Lengths = Annotated[
     typer.Option(
         metavar="KIND",
         rich_help_panel=_ROUTING,
-        help="What the router knows of output lengths before they end: oracle (the truth), noisy:SIGMA (the truth times "
-        "log-normal noise), prompt (classes by prompt length), none (only what finished requests teach it).",
+        help="What the router knows of output lengths before they end: oracle (the truth), noisy:SIGMA (the truth "
+        "times log-normal noise), prompt (classes by prompt length), none (only what finished requests teach it).",
     ),
 ]
 Objective = Annotated[

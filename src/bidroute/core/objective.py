@@ -47,7 +47,7 @@ class Objective:
     gamma: float = 0.0
     horizon_s: float = 60.0
     threshold_s: float = 0.0
-    patience: float = 1.5
+    patience: float = 1.35
     priority_base: float = 2.0
 
     def __post_init__(self) -> None:

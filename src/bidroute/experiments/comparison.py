@@ -13,7 +13,7 @@ from bidroute.experiments.scenario import Experiment, prepare
 from bidroute.experiments.settings import ScenarioSettings
 from bidroute.experiments.verdict import SUBJECT
 from bidroute.experiments.workers import run_all
-from bidroute.policies import PolicySettings, build_policy, compared_names, policy_names
+from bidroute.policies import PolicySettings, Timing, build_policy, compared_names, policy_names
 
 DEFAULT_SEEDS = 3
 DEFAULT_POLICIES = (
@@ -86,9 +86,12 @@ def chosen_policies(policies: Sequence[str] | None) -> list[str]:
 
 
 def _tasks(experiment: Experiment, names: list[str], timelines: bool, requests: bool) -> list[RunTask]:
-    """One task per policy and seed, the slow ones first so that the last processes end together."""
+    """One task per policy and seed: the slow ones first so that the last processes end together, and among them
+    one of every policy first so that on a new machine no two processes compile the same policy."""
     first = next(iter(experiment.scenarios))
-    order = sorted(names, key=lambda name: name != SUBJECT)
+    quick = {name: build_policy(name).timing is Timing.ON_ARRIVAL for name in names}
+    runs = [(name, seed) for seed in experiment.scenarios for name in sorted(names, key=lambda name: name != SUBJECT)]
+    runs.sort(key=lambda one: quick[one[0]])
     return [
         run_task(
             experiment,
@@ -97,8 +100,7 @@ def _tasks(experiment: Experiment, names: list[str], timelines: bool, requests: 
             timeline_interval_s=_interval_s(experiment) if timelines and seed == first else None,
             keep_requests=requests,
         )
-        for name in order
-        for seed in experiment.scenarios
+        for name, seed in runs
     ]
 
 

@@ -21,7 +21,7 @@ class Timeline:
 
     `slots_used` and `kv_used` are fractions of the fleet's capacity; `waiting` counts the router's queue and
     `pending` the engines' own queues; `held` maps a reason to the requests held for it. Prices are means over
-    the devices for the nearest period, in reward units, per slot and per 1000 KV tokens; None without prices.
+    the devices for the near future, in reward units per period, for all slots (all KV) of a device; None without.
     """
 
     time_s: FloatArray

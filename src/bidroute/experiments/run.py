@@ -16,7 +16,6 @@ from bidroute.simulator import Outcome, RecordOptions, RunResult, Scenario, Slo,
 from bidroute.simulator import Timeline as Samples
 
 WARM_UP_REQUESTS = 48
-KV_PRICE_UNIT = 1000.0  # prices are reported per this many KV tokens
 _warm: set[tuple[str, str]] = set()
 
 
@@ -106,7 +105,7 @@ def _timeline(samples: Samples, scenario: Scenario) -> Timeline:
         kv_used=samples.kv_used.sum(axis=1) / kv_tokens,
         held=_held_shares(samples),
         slot_price=samples.slot_price.mean(axis=1) if priced else None,
-        kv_price=samples.kv_price.mean(axis=1) * KV_PRICE_UNIT if priced else None,
+        kv_price=samples.kv_price.mean(axis=1) if priced else None,
     )
 
 

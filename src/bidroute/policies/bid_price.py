@@ -35,7 +35,7 @@ from bidroute.policies.price_updates import PriceUpdates
 from bidroute.policies.registry import PolicySettings, register
 from bidroute.pricing.prices import PriceSnapshot, ShadowPrices
 
-DEFAULT_RISK_Z = 2.0
+DEFAULT_RISK_Z = 1.75
 DEFAULT_MAX_SKIPS = 8
 SPARE_CANDIDATES = 48  # offered to the admission check beyond the free slots, best first
 IDLE_CUT = 0.5  # of a device's prices, per decision that leaves room because every bid is below them
@@ -82,7 +82,7 @@ class BidPrice(Policy):
         self._new_arrivals += 1
 
     def update(self, now_s: float, state: RoutingState) -> None:
-        """Track the mean sojourn, and step the prices at most once per period of the fleet."""
+        """Track the mean sojourn, and step the prices when due."""
         if self._new_arrivals:
             inside = len(state.queue) + int(state.fleet.open_leases.sum())
             self._sojourn.observe(inside, self._history.rate_per_s(now_s), self._new_arrivals)

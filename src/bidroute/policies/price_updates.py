@@ -12,13 +12,14 @@ from bidroute.core.state import RoutingState
 from bidroute.policies.arrivals import ArrivalHistory
 from bidroute.pricing.prices import Sample, ShadowPrices
 
+PERIODS_PER_STEP = 2.0
 QUEUE_DRAWS = 12  # queued requests sampled per step
 STEPS_AFTER_PAUSE = 32  # at most so many steps make up for a pause; enough for any price to fall back to 0
 SCALE_SMOOTHING = 0.05
 
 
 class PriceUpdates:
-    """Steps `prices` at most once per period, more often after a pause; deterministic given the seed.
+    """Steps `prices` at most once per PERIODS_PER_STEP periods, more often after a pause; deterministic given the seed.
 
     `price_scale` is the running scale of prices in reward units per device-period.
     """
@@ -31,17 +32,17 @@ class PriceUpdates:
         self._last_s = -math.inf
 
     def run(self, now_s: float, state: RoutingState, objective: Objective, threshold_s: float) -> None:
-        """Step the prices if a period has passed since the last step."""
+        """Step the prices if enough periods have passed since the last step."""
         devices = np.array(state.fleet.accepting(), dtype=np.int64)
         if not len(devices) or not len(self.history):
             return
         period_s = _mean_period_s(state, devices)
         elapsed_periods = (now_s - self._last_s) / period_s
-        if elapsed_periods < 1.0:
+        if elapsed_periods < PERIODS_PER_STEP:
             return
         self._last_s = now_s
         self.prices.refresh_capacity(state.fleet, state.lengths, devices)
-        for _ in range(int(min(max(elapsed_periods / 4.0, 1.0), STEPS_AFTER_PAUSE))):
+        for _ in range(int(min(max(elapsed_periods / (2.0 * PERIODS_PER_STEP), 1.0), STEPS_AFTER_PAUSE))):
             sample = self._sample(now_s, state, objective, threshold_s, period_s)
             scale = self.prices.price_scale(state.fleet, state.lengths, sample, devices)
             self.price_scale += (SCALE_SMOOTHING if self.price_scale else 1.0) * (scale - self.price_scale)

@@ -17,6 +17,7 @@ import numpy as np
 
 from bidroute.core.lengths import LengthModel
 from bidroute.core.queue import FloatArray, IntArray
+from bidroute.pricing.column_kernels import running_sums
 from bidroute.pricing.grid import TimeGrid
 
 
@@ -39,11 +40,8 @@ class ClassColumns:
 
 def class_columns(lengths: LengthModel, grid: TimeGrid, starts_periods: IntArray) -> ClassColumns:
     """Tabulate the columns of every class of `lengths` on `grid` for each start."""
-    survival = lengths.survival
-    ages = np.arange(1, survival.shape[1] + 1, dtype=np.float64)
-    zero = np.zeros((lengths.classes, 1))
-    tokens = np.concatenate([zero, np.cumsum(survival, axis=1)], axis=1)
-    growth = np.concatenate([zero, np.cumsum(survival * ages, axis=1)], axis=1)
+    tokens, growth = np.empty((2, lengths.classes, lengths.survival.shape[1] + 1))
+    running_sums(lengths.survival, tokens, growth)
     last = tokens.shape[1] - 1
     edges = grid.edges_periods.copy()
     # everything after the last edge belongs to the last bucket

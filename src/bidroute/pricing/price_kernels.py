@@ -93,8 +93,9 @@ def demand_at_prices(
 ) -> int:
     """Each sampled request takes its best (device, start) at these prices; add up what they would occupy.
 
-    Starts are the lower edges of buckets, in order, so a column that starts at u is empty before bucket u. Sample i stands for `weight[i]` requests. Its reward at a start falls with the completion
-    time as decay/(decay + delay + service). The demands, [G, b], are fractions of capacity averaged over the
+    Starts are the lower edges of buckets, in order, so a column that starts at u is empty before bucket u. Sample i
+    stands for `weight[i]` requests. Its reward at a start falls with the completion time as
+    decay/(decay + delay + service). The demands, [G, b], are fractions of capacity averaged over the
     bucket and are overwritten. Returns how many samples found a start of positive net value.
     """
     buckets = len(edges_periods) - 1

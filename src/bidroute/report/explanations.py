@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import asdict
 from itertools import groupby, pairwise
 from typing import Any
@@ -15,7 +16,8 @@ from bidroute.policies import Explanation
 from bidroute.report.numbers import MISSING, figure
 
 MAX_NAMED = 4  # requests named in "taken instead" before the rest is counted
-MAX_ROWS = 40  # rows of a terminal table; what lies between is left out, and said so
+MAX_ROWS = 16  # of the terminal table, the release included
+SMALLEST_SHOWN = 5e-4  # terms below this in size are left out of the table
 
 
 def explanation_sentence(explained: ExplainedRequest) -> str:
@@ -39,24 +41,39 @@ def explanation_table(explained: ExplainedRequest) -> Table:
     """One row per run of decisions with the same outcome: reward by term, price by resource, what held it."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for name in ("waited, s", "decisions", "rank", "reward", "price", "value"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("outcome", style="bold")
     table.add_column("taken instead")
-    rows = like_decisions(explained.epochs)
-    for position, run in enumerate(rows):
-        if len(rows) > MAX_ROWS and position == MAX_ROWS // 2:
-            hidden = len(rows) - MAX_ROWS
-            table.add_row("…", "", "", "", "", "", f"{hidden} more rows (see --json)", "")
-        if len(rows) <= MAX_ROWS or position < MAX_ROWS // 2 or position >= len(rows) - MAX_ROWS // 2:
-            table.add_row(*_cells(run))
+    for run in like_decisions(explained.epochs):
+        table.add_row(*_cells(run))
     return table
 
 
 def like_decisions(epochs: list[Explanation]) -> list[list[Explanation]]:
-    """Neighbouring decisions with the same outcome, together."""
+    """Neighbouring decisions with the same outcome, together.
+
+    Where the outcome flips to and fro, the shorter runs join the one before them until few rows are left.
+    """
     if any(first.now_s == second.now_s for first, second in pairwise(epochs)):
         return [[one] for one in epochs]  # one decision that compares devices: each has its own row
-    return [list(run) for _, run in groupby(epochs, key=lambda one: one.held_by)]
+    runs = [list(run) for _, run in groupby(epochs, key=lambda one: one.held_by)]
+    short = 1
+    while len(runs) > MAX_ROWS:
+        short *= 2
+        runs = _merged(runs, short)
+    return runs
+
+
+def _merged(runs: list[list[Explanation]], short: int) -> list[list[Explanation]]:
+    """Runs below `short` decisions joined to the one before; a release stays alone."""
+    merged: list[list[Explanation]] = []
+    for run in runs:
+        released = run[-1].held_by is None
+        if merged and len(run) < short and not released and merged[-1][-1].held_by is not None:
+            merged[-1] = merged[-1] + run
+        else:
+            merged.append(run)
+    return merged
 
 
 def explanation_data(explained: ExplainedRequest) -> dict[str, Any]:
@@ -77,20 +94,25 @@ def _cells(run: list[Explanation]) -> list[Text | str]:
         _terms(first.reward, last.reward),
         _terms(first.price, last.price),
         _change(first.value, last.value),
-        _outcome(last),
+        _outcome(run),
         _instead(run),
     ]
 
 
-def _outcome(last: Explanation) -> Text:
-    if last.held_by is None:
-        return Text(f"released to {last.device}", style="green")
-    return Text(f"held: {last.held_by}", style="yellow")
+def _outcome(run: list[Explanation]) -> Text:
+    """What happened; for a mixed run, how often each reason held."""
+    counts = Counter(one.held_by for one in run)
+    if None in counts:
+        return Text(f"released to {run[-1].device}", style="green")
+    if len(counts) == 1:
+        return Text(f"held: {run[-1].held_by}", style="yellow")
+    mixed = ", ".join(f"{reason} {count}×" for reason, count in counts.most_common())
+    return Text(f"held: {mixed}", style="yellow")
 
 
 def _terms(first: dict[str, float], last: dict[str, float]) -> str:
     """Every term on its own line, as it was and as it became."""
-    names = [name for name in last if first.get(name) or last[name]]
+    names = [name for name in last if max(abs(first.get(name, 0.0)), abs(last[name])) >= SMALLEST_SHOWN]
     return "\n".join(f"{name} {_change(first.get(name, math.nan), last[name])}" for name in names) or MISSING
 
 

@@ -34,28 +34,23 @@ def distribution_figure(comparison: Comparison, attribute: str, title: str, colo
 
 
 def tradeoff_figure(comparison: Comparison, key: str, title: str, colours: dict[str, str]) -> Figure:
-    """Mean against p99 of `e2e_s` or `ttft_s`, one labelled point per policy; bars span the seeds."""
+    """Mean against p99 of `e2e_s` or `ttft_s`, a point per policy at the medians, and a faint one per seed."""
     data = []
     for policy in comparison.policies:
-        mean, tail = comparison.spread(policy, f"{key}.mean"), comparison.spread(policy, f"{key}.p99")
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers+text",
-                "name": policy,
-                "x": [_rounded(mean.median)],
-                "y": [_rounded(tail.median)],
-                "error_x": _bar(mean.half_range),
-                "error_y": _bar(tail.half_range),
-                "text": [policy],
-                "textposition": "top center",
-                "cliponaxis": False,
-                "textfont": {"size": 11, "color": colours[policy]},
-                "marker": {"color": colours[policy], "size": 13 if policy == SUBJECT else 9},
-                "hovertemplate": f"{policy}: mean %{{x}} s, p99 %{{y}} s<extra></extra>",
-                "meta": policy,
-            }
-        )
+        mean, tail = comparison.values(policy, f"{key}.mean"), comparison.values(policy, f"{key}.p99")
+        point: Figure = {
+            "type": "scatter",
+            "name": policy,
+            "mode": "markers",
+            "meta": policy,
+            "hovertemplate": f"{policy}: mean %{{x}} s, p99 %{{y}} s<extra></extra>",
+        }
+        faint = {"color": colours[policy], "size": 5, "opacity": 0.35}
+        strong = {"color": colours[policy], "size": 13 if policy == SUBJECT else 9}
+        if len(mean) > 1:
+            data.append({**point, "x": rounded(mean), "y": rounded(tail), "marker": faint})
+        middle = {"x": [_rounded(float(np.median(mean)))], "y": [_rounded(float(np.median(tail)))], "marker": strong}
+        data.append({**point, **middle})
     layout = _layout(380, title)
     layout["xaxis"] |= {"title": {"text": "mean, seconds"}, "rangemode": "tozero"}
     layout["yaxis"] |= {"title": {"text": "p99, seconds"}, "rangemode": "tozero"}
@@ -83,10 +78,10 @@ def inside_figure(timeline: Timeline) -> Figure:
         _area("KV used", timeline, 100.0 * timeline.kv_used, KV_COLOUR, "y3", "%{y:.0f} % of KV used"),
     ]
     if timeline.slot_price is not None and timeline.kv_price is not None:
-        data.append(_price("price of a slot", timeline, timeline.slot_price, "y2"))
+        data.append(_price("price of slots", timeline, timeline.slot_price, "y2"))
         data.append(_price("price of KV", timeline, timeline.kv_price, "y4"))
     data += _reasons(timeline)
-    return {"data": data, "layout": _inside_layout(timeline.slot_price is not None)}
+    return {"data": data, "layout": _inside_layout(_price_ceiling(timeline))}
 
 
 def decimated(time_s: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -137,7 +132,18 @@ def _price(label: str, timeline: Timeline, values: FloatArray, axis: str) -> Fig
     return {**_line(label, time_s, shown, INK, "%{y:.3g}"), "yaxis": axis, "showlegend": True}
 
 
-def _inside_layout(has_prices: bool) -> Figure:
+def _price_ceiling(timeline: Timeline) -> float | None:
+    """Where the price axes end, so that both resources compare and one spike does not flatten the rest."""
+    if timeline.slot_price is None or timeline.kv_price is None:
+        return None
+    values = np.concatenate([timeline.slot_price, timeline.kv_price])
+    values = values[np.isfinite(values) & (values > 0)]
+    if len(values) == 0:
+        return 1.0
+    return float(min(1.05 * np.max(values), 2.0 * np.quantile(values, 0.95)))
+
+
+def _inside_layout(price_ceiling: float | None) -> Figure:
     """Three panels above one time axis; prices on the right-hand axes."""
     layout = _layout(620, None)
     layout["margin"] = {"l": 64, "r": 92, "t": 16, "b": 80}
@@ -145,15 +151,15 @@ def _inside_layout(has_prices: bool) -> Figure:
     panels = {"yaxis": ([0.72, 1.0], "slots used, %"), "yaxis3": ([0.38, 0.66], "KV used, %")}
     for name, (domain, title) in panels.items():
         layout[name] = {**_axis(), "domain": domain, "range": [0, 105], "title": {"text": title}}
-    if has_prices:
+    if price_ceiling is not None:
         for name, below, title in (
-            ("yaxis2", "y", "price of a slot<br>per period"),
-            ("yaxis4", "y3", "price of 1000 KV<br>tokens per period"),
+            ("yaxis2", "y", "price of all slots,<br>per period"),
+            ("yaxis4", "y3", "price of all KV,<br>per period"),
         ):
             layout[name] = {
                 "overlaying": below,
                 "side": "right",
-                "rangemode": "tozero",
+                "range": [0, price_ceiling],
                 "showgrid": False,
                 "tickmode": "auto",
                 "tickformat": ".2~g",
@@ -201,10 +207,6 @@ def _layout(height: int, title: str | None) -> Figure:
 
 def _axis() -> Figure:
     return {"gridcolor": FAINT, "zeroline": False, "linecolor": "#c4cad1", "ticks": "outside", "tickcolor": "#c4cad1"}
-
-
-def _bar(half_range: float) -> Figure:
-    return {"type": "data", "array": [_rounded(half_range)], "thickness": 1, "width": 3}
 
 
 def rounded(values: FloatArray) -> list[float | None]:

@@ -77,14 +77,15 @@ def _page_data(
 
 def _opening(comparison: Comparison, verdict: Verdict | None) -> str:
     if verdict is None:
-        headline, cards = "One policy alone: nothing to compare it with.", ""
+        headline, losses, cards = "One policy alone: nothing to compare it with.", "", ""
     else:
         measurable = [change for change in verdict.changes if math.isfinite(change.absolute)]
-        headline = " ".join([verdict_sentence(verdict), losses_sentence(verdict)])
+        headline, losses = verdict_sentence(verdict), losses_sentence(verdict)
         cards = f'<div class="changes">{"".join(map(_card, measurable))}</div>'
     notes = "".join(f'<p class="note">Note: {escape(note)}</p>' for note in comparison.notes)
     return (
         f'<h1>bidroute compare</h1>\n<p class="headline">{escape(headline)}</p>\n'
+        f'<p class="losses">{escape(losses)}</p>\n'
         f'<p class="scenario">{escape(scenario_sentence(comparison))}</p>\n{notes}{cards}'
     )
 
@@ -137,7 +138,9 @@ def _distributions(order: list[str], colours: dict[str, str]) -> str:
     )
     return (
         "<h2>Distributions and trade-offs</h2>\n"
-        '<p class="note">Click a policy to show or hide it in every figure below.</p>\n'
+        '<p class="note">Click a policy to show or hide it in every figure below. Distributions are medians over the '
+        "seeds; in mean against p99, a large dot is the median and small dots are single seeds; lower left is better. "
+        "Waiting over time is of the first seed.</p>\n"
         f'<div class="chips">{chips}</div>\n'
         '<div class="pair"><div class="card"><div id="e2e-cdf"></div></div>'
         '<div class="card"><div id="ttft-cdf"></div></div></div>\n'
@@ -158,8 +161,9 @@ def _inside(comparison: Comparison, order: list[str]) -> str:
     )
     return (
         "<h2>Inside one policy</h2>\n"
-        '<p class="note">Utilisation of batch slots and of KV cache next to their prices (for the nearest period, in '
-        "reward units, mean over the devices; only price-based policies have them), and why requests waited. "
+        '<p class="note">Utilisation of batch slots and of KV cache next to their prices (near future, in reward '
+        "units for all slots or all KV of a device, mean over the devices; only price-based policies have any), and why "
+        "requests waited. "
         f'First seed. Policy: <select id="inside-policy">{options}</select></p>\n'
         '<div class="card"><div id="inside"></div></div>'
     )
@@ -167,13 +171,13 @@ def _inside(comparison: Comparison, order: list[str]) -> str:
 
 def _settings(comparison: Comparison) -> str:
     rows = "".join(
-        f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in _flat(comparison.scenario)
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in _flat(comparison.scenario)
     )
     command = comparison.scenario.get("command")
     again = f"<pre>{escape(str(command))}</pre>" if command else ""
     return (
         f"<h2>The scenario</h2>\n{again}\n"
-        f'<div class="card"><table class="settings"><tbody>{rows}</tbody></table></div>\n'
+        f'<div class="card"><dl class="settings">{rows}</dl></div>\n'
         "<footer>Runs drain to the end: no request is cut off. Percentages are changes against the strongest other "
         "policy, seed by seed; a win or a loss is called one only if every seed agrees.</footer>"
     )
