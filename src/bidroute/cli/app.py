@@ -60,8 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _USAGE_ERROR as problem:
         return _failed(f"{_message(problem)} (see bidroute --help)")
     except (KeyboardInterrupt, typer.Abort):
+        code = EXIT_INTERRUPTED
+    if code == EXIT_INTERRUPTED:
         print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
     return code if isinstance(code, int) else 0
 
 

@@ -17,6 +17,7 @@ def bid_values(
     threshold_s: float,
     floor_price: float,
     weights: FloatArray,
+    fastest_s: float,
     period_s: FloatArray,
     arrival_s: FloatArray,
     priority: FloatArray,
@@ -59,7 +60,7 @@ def bid_values(
                 reward += tail * lateness * lateness
             if priority[row] != 0.0:
                 reward *= priority_base ** min(max(priority[row], -20.0), 20.0)
-            reward *= threshold_s / (threshold_s + service_s)
+            reward *= threshold_s / (threshold_s + tokens * (period_s[d] - fastest_s))
             cost = slot_cost[d, i] + kv_cost[d, i]
             value[d, i] = reward - cost
             ratio[d, i] = reward / (cost + floor_price * footprint[d, i])

@@ -46,6 +46,7 @@ class Bidding:
             self.threshold_s,
             PRICE_FLOOR * self.price_scale,
             self.objective.weights(),
+            fastest_s(state),
             periods_s(state, devices),
             queue.arrival_s,
             queue.priority,
@@ -66,7 +67,7 @@ class Bidding:
     def reward_terms(self, now_s: float, state: RoutingState, device: int, row: int) -> dict[str, float]:
         """The reward of one pair by term; the terms add up to value + cost of its bid.
 
-        The pace threshold/(threshold + service) scales every term: of two devices the faster is worth more.
+        The pace threshold/(threshold + extra service on a slower device) scales every term.
         """
         queue = state.queue
         tokens = expected_tokens(state, self.prices, np.array([row]))
@@ -75,7 +76,7 @@ class Bidding:
         wait_s = now_s - queue.arrival_s[row : row + 1]
         slo_s = np.minimum(queue.e2e_slo_s[row : row + 1], queue.ttft_slo_s[row : row + 1] + service_s)
         terms = self.objective.terms(wait_s, service_s, first_token_s, tokens, slo_s, self.threshold_s)
-        pace = self.threshold_s / (self.threshold_s + service_s)
+        pace = self.threshold_s / (self.threshold_s + service_s - tokens * fastest_s(state))
         factor = float(self.objective.priority_factor(queue.priority[row : row + 1])[0] * pace[0])
         return {name: float(term[0]) * factor for name, term in terms.items()}
 
@@ -83,6 +84,12 @@ class Bidding:
 def periods_s(state: RoutingState, devices: IntArray) -> FloatArray:
     """Duration of one iteration on each of `devices` as last seen, float64[D]."""
     return np.array([state.fleet.ledgers[device].period_s for device in devices])
+
+
+def fastest_s(state: RoutingState) -> float:
+    """The shortest iteration among the devices that take requests, in seconds."""
+    ledgers = state.fleet.ledgers
+    return min(ledgers[device].period_s for device in state.fleet.accepting())
 
 
 def expected_tokens(state: RoutingState, prices: ShadowPrices, rows: IntArray) -> FloatArray:

@@ -45,7 +45,7 @@ def tradeoff_figure(comparison: Comparison, key: str, title: str, colours: dict[
             "meta": policy,
             "hovertemplate": f"{policy}: mean %{{x}} s, p99 %{{y}} s<extra></extra>",
         }
-        faint = {"color": colours[policy], "size": 5, "opacity": 0.35}
+        faint = {"color": colours[policy], "size": 5, "opacity": 0.5}
         strong = {"color": colours[policy], "size": 13 if policy == SUBJECT else 9}
         if len(mean) > 1:
             data.append({**point, "x": rounded(mean), "y": rounded(tail), "marker": faint})

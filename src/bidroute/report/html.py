@@ -162,8 +162,8 @@ def _inside(comparison: Comparison, order: list[str]) -> str:
     return (
         "<h2>Inside one policy</h2>\n"
         '<p class="note">Utilisation of batch slots and of KV cache next to their prices (near future, in reward '
-        "units for all slots or all KV of a device, mean over the devices; only price-based policies have any), and why "
-        "requests waited. "
+        "units for all slots or all KV of a device, mean over the devices; only price-based policies have any), and "
+        "why requests waited. "
         f'First seed. Policy: <select id="inside-policy">{options}</select></p>\n'
         '<div class="card"><div id="inside"></div></div>'
     )

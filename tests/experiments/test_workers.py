@@ -1,0 +1,74 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bidroute.errors import BidrouteError, ConfigError
+from bidroute.experiments.workers import cores, run_all
+
+INTERRUPTED = """
+import time
+from tests.experiments.test_workers import nap
+from bidroute.experiments.workers import run_all
+if __name__ == "__main__":
+    print("ready", flush=True)
+    try:
+        run_all(nap, [60.0, 60.0, 60.0], 2, lambda task: None)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def double(task):
+    return 2 * task
+
+
+def fail(task):
+    raise ConfigError(f"task {task} is wrong")
+
+
+def die(task):
+    os._exit(1)
+
+
+def nap(seconds):
+    time.sleep(seconds)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_answers_come_in_the_order_of_the_tasks(jobs):
+    ended = []
+    assert run_all(double, [3, 1, 2], jobs, ended.append) == [6, 2, 4]
+    assert sorted(ended) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_error_reaches_the_caller(jobs):
+    with pytest.raises(ConfigError, match="is wrong"):
+        run_all(fail, [1, 2], jobs, lambda task: None)
+
+
+def test_a_killed_process_is_reported():
+    with pytest.raises(BidrouteError, match="a worker process was killed"):
+        run_all(die, [1, 2], 2, lambda task: None)
+
+
+def test_an_interrupt_ends_all_processes_at_once(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(INTERRUPTED)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=20)
+    assert (output, errors, process.returncode) == ("interrupted\n", "", 0)
+
+
+def test_there_is_a_core():
+    assert cores() >= 1
