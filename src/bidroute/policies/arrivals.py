@@ -7,6 +7,7 @@ import numpy as np
 from bidroute.core.queue import FloatArray, IntArray
 
 MEMORY = 512
+SHORTEST_SPAN_S = 1e-3  # a burst within less says nothing about the rate
 
 
 class ArrivalHistory:
@@ -38,11 +39,10 @@ class ArrivalHistory:
         self._seen += 1
 
     def rate_per_s(self, now_s: float) -> float:
-        """Arrivals per second since the oldest one remembered; 0 before there are two."""
+        """Arrivals per second since the oldest one remembered; 0 while they all came at one moment, this one."""
         n = len(self)
-        if n < 2:
+        oldest = self._seen % len(self._arrival_s) if n == len(self._arrival_s) else 0
+        span_s = now_s - float(self._arrival_s[oldest])
+        if n < 2 or span_s <= 0.0:
             return 0.0
-        oldest_s = (
-            self._arrival_s[self._seen % len(self._arrival_s)] if n == len(self._arrival_s) else self._arrival_s[0]
-        )
-        return float(n / max(now_s - oldest_s, 1e-3))
+        return (n - 1) / max(span_s, SHORTEST_SPAN_S)

@@ -6,7 +6,7 @@ import numpy as np
 
 from bidroute._kernels import kernel
 from bidroute.core.queue import FloatArray, IntArray
-from bidroute.policies.admission_kernels import BEHIND, RELEASED
+from bidroute.policies.admission_kernels import BEHIND
 
 PRICED_OUT = BEHIND + 1  # one more column of the tally, after the verdicts
 
@@ -67,16 +67,27 @@ def bid_values(
 
 
 @kernel
-def tally(value: FloatArray, order: IntArray, verdicts: IntArray, counts: IntArray, leaves_room: IntArray) -> None:
+def tally(
+    value: FloatArray,
+    order: IntArray,
+    verdicts: IntArray,
+    released: IntArray,
+    counts: IntArray,
+    leaves_room: IntArray,
+) -> None:
     """Count why requests were held, and find the devices whose room nobody was willing to pay for.
 
-    `order` and `verdicts` [k] are the pairs offered (flat indexes into `value` [D, m]) and what admission said. A
-    request counts once in `counts` [PRICED_OUT + 1], with the verdict that got furthest among its pairs worth
-    their price. `leaves_room` [D] is set to 1 where no pair worth its price was turned down and others were priced out.
+    `order` and `verdicts` [k] are the pairs offered (flat indexes into `value` [D, m]) and what admission said;
+    `released` the places in the order that were let go. Each other request counts once in `counts` [PRICED_OUT + 1],
+    with the verdict that got furthest among its pairs worth their price. `leaves_room` [D] is set to 1 where some
+    were priced out and no pair worth its price was turned down, unless its request went elsewhere.
     """
     devices, m = value.shape
     counts[:] = 0
     furthest = np.full(m, -1)
+    gone = np.zeros(m, dtype=np.bool_)
+    for k in released:
+        gone[order[k] % m] = True
     leaves_room[:] = 0
     for i in range(m):
         worth_it = False
@@ -85,14 +96,13 @@ def tally(value: FloatArray, order: IntArray, verdicts: IntArray, counts: IntArr
                 worth_it = True
             else:
                 leaves_room[d] = 1
-        if not worth_it:
+        if not worth_it and not gone[i]:
             counts[PRICED_OUT] += 1
     for k in range(len(order)):
         d, i = order[k] // m, order[k] % m
-        if value[d, i] > 0.0:
-            furthest[i] = verdicts[k] if verdicts[k] == RELEASED else max(furthest[i], verdicts[k])
-            if verdicts[k] != RELEASED:
-                leaves_room[d] = 0
+        if value[d, i] > 0.0 and not gone[i]:
+            furthest[i] = max(furthest[i], verdicts[k])
+            leaves_room[d] = 0
     for i in range(m):
         if furthest[i] >= 0:
             counts[furthest[i]] += 1

@@ -67,13 +67,14 @@ class BidPrice(Policy):
         self._sojourn = SojournTracker()
         self._updates = PriceUpdates(self.shadow_prices, self._history, seed)
         self._new_arrivals = 0
+        self._service_s = 1.0
 
     @property
     def threshold_s(self) -> float:
         """The completion time past which a request is overdue, in seconds."""
         if self.objective.threshold_s:
             return self.objective.threshold_s
-        return max(self.objective.patience * self._sojourn.mean_s, 1e-6)
+        return self.objective.patience * max(self._sojourn.mean_s, self._service_s)
 
     def request_arrived(self, now_s: float, request: Request, length_class: int) -> None:
         """Remember the arrival for the forecast."""
@@ -86,6 +87,7 @@ class BidPrice(Policy):
             inside = len(state.queue) + int(state.fleet.open_leases.sum())
             self._sojourn.observe(inside, self._history.rate_per_s(now_s), self._new_arrivals)
             self._new_arrivals = 0
+            self._service_s = self._updates.service_s(state)
         self._updates.run(now_s, state, self.objective, self.threshold_s)
 
     def decide(self, now_s: float, state: RoutingState, devices: Sequence[int]) -> Decision:
@@ -107,7 +109,7 @@ class BidPrice(Policy):
         ids, targets = queue.ids[rows[pairs % len(rows)]].tolist(), ready[pairs // len(rows)].tolist()
         assignments = [Assignment(request_id, device) for request_id, device in zip(ids, targets, strict=True)]
         counts, leaves_room = np.empty(PRICED_OUT + 1, dtype=np.int64), np.empty(len(ready), dtype=np.int64)
-        tally(bid.value, order, walk.verdicts, counts, leaves_room)
+        tally(bid.value, order, walk.verdicts, released, counts, leaves_room)
         # Complementary slackness: room that nobody paid for is not scarce. The subgradient steps find that out
         # too, but slowly, and meanwhile capacity would stand idle before a queue held by its price.
         self.shadow_prices.cut(ready[leaves_room == 1], IDLE_CUT)
@@ -210,7 +212,7 @@ def _held(counts: list[int], left: int) -> dict[Hold, int]:
         if counts[verdict]:
             held[hold] = held.get(hold, 0) + counts[verdict]
     if counts[PRICED_OUT]:
-        held[Hold.PRICE] = min(counts[PRICED_OUT], left)
+        held[Hold.PRICE] = counts[PRICED_OUT]
     rest = left - sum(held.values())
     if rest > 0:
         held[Hold.ORDER] = held.get(Hold.ORDER, 0) + rest

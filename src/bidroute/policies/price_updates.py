@@ -36,7 +36,7 @@ class PriceUpdates:
         devices = np.array(state.fleet.accepting(), dtype=np.int64)
         if not len(devices) or not len(self.history):
             return
-        period_s = sum(state.fleet.ledgers[g].period_s for g in devices) / len(devices)
+        period_s = _mean_period_s(state, devices)
         elapsed_periods = (now_s - self._last_s) / period_s
         if elapsed_periods < PERIODS_PER_STEP:
             return
@@ -47,6 +47,12 @@ class PriceUpdates:
             scale = self.prices.price_scale(state.fleet, state.lengths, sample, devices)
             self.price_scale += (SCALE_SMOOTHING if self.price_scale else 1.0) * (scale - self.price_scale)
             self.prices.step(state.fleet, state.lengths, sample, devices, threshold_s, self.price_scale)
+
+    def service_s(self, state: RoutingState) -> float:
+        """Expected decode time of a recent arrival: the least that a mean sojourn can be."""
+        mean_tokens = self.prices.columns(state.lengths).mean_tokens[self.history.length_class]
+        devices = np.array(state.fleet.accepting() or range(len(state.fleet)), dtype=np.int64)
+        return float(mean_tokens.mean()) * _mean_period_s(state, devices)
 
     def _sample(
         self, now_s: float, state: RoutingState, objective: Objective, threshold_s: float, period_s: float
@@ -70,6 +76,10 @@ class PriceUpdates:
         weight = np.concatenate([per_draw, self.history.rate_per_s(now_s) * gaps_s])
         earliest: IntArray = np.concatenate([np.zeros(len(rows), dtype=np.int64), starts])
         return Sample(prompt_tokens, length_class, exact_tokens, reward, weight, earliest)
+
+
+def _mean_period_s(state: RoutingState, devices: IntArray) -> float:
+    return float(sum(state.fleet.ledgers[g].period_s for g in devices) / len(devices))
 
 
 def _rewards(

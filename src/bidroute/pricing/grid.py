@@ -32,11 +32,13 @@ class TimeGrid:
     @classmethod
     def uniform(cls, horizon_periods: int, buckets: int) -> TimeGrid:
         """`buckets` buckets of (almost) equal width up to `horizon_periods`."""
+        _require_extent(horizon_periods, buckets)
         return cls(np.unique(np.linspace(0, horizon_periods, buckets + 1).round().astype(np.int64)))
 
     @classmethod
     def geometric(cls, horizon_periods: int, buckets: int) -> TimeGrid:
         """At most `buckets` buckets whose widths grow geometrically, from single periods to the horizon."""
+        _require_extent(horizon_periods, buckets)
         ratio = float(horizon_periods) ** (1.0 / buckets)
         edges = np.concatenate([[0], np.round(ratio ** np.arange(1, buckets + 1))]).astype(np.int64)
         return cls(np.unique(edges))
@@ -55,3 +57,11 @@ class TimeGrid:
     def horizon_periods(self) -> int:
         """The last edge."""
         return int(self.edges_periods[-1])
+
+
+def _require_extent(horizon_periods: int, buckets: int) -> None:
+    if horizon_periods < 1 or not 1 <= buckets <= MAX_BUCKETS:
+        raise ConfigError(
+            f"time grid: {buckets} buckets over {horizon_periods} periods; expected 1 to {MAX_BUCKETS} buckets over "
+            "1 period or more"
+        )

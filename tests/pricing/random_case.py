@@ -1,0 +1,61 @@
+"""Random prices, length classes, devices and requests for the kernel tests, and columns period by period."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bidroute.core.lengths import LengthModel
+from bidroute.pricing.columns import class_columns
+from bidroute.pricing.grid import TimeGrid
+
+HORIZON_TOKENS = 40
+
+
+class Case:
+    """Everything a price kernel takes, drawn from one seed; the last bucket is shorter than the longest life."""
+
+    def __init__(self, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        self.random = random
+        self.grid = TimeGrid(np.unique(np.concatenate([[0], random.integers(1, 30, random.integers(1, 6))])))
+        self.edges = self.grid.edges_periods
+        self.starts = self.edges[:-1].copy()
+        self.devices, self.classes = int(random.integers(1, 4)), int(random.integers(1, 4))
+        medians = random.uniform(2.0, 20.0, self.classes)
+        self.model = LengthModel(self.classes, HORIZON_TOKENS, medians)
+        self.columns = class_columns(self.model, self.grid, self.starts)
+        shape = (self.devices, self.grid.buckets)
+        self.slot_price = random.exponential(1.0, shape) * random.integers(0, 2, shape)
+        self.kv_price = random.exponential(1.0, shape) * random.integers(0, 2, shape)
+        self.batch_slots = random.integers(1, 10, self.devices)
+        self.kv_tokens = random.integers(20, 200, self.devices)
+        self.period_s = random.uniform(0.01, 1.0, self.devices)
+        n = int(random.integers(1, 12))
+        self.prompt_tokens = random.integers(0, 100, n)
+        self.length_class = random.integers(0, self.classes, n)
+        self.exact_tokens = random.integers(1, HORIZON_TOKENS + 20, n) * random.integers(0, 2, n)
+        self.reward = random.exponential(2.0, n)
+        self.weight = random.uniform(0.1, 5.0, n)
+        self.earliest = random.choice(self.starts, n)
+
+    def survival(self, i: int) -> np.ndarray:
+        """P(still running θ periods after its start) of request i, θ = 0 …"""
+        if self.exact_tokens[i] > 0:
+            return np.ones(self.exact_tokens[i])
+        return self.model.survival[self.length_class[i]]
+
+    def tokens(self, i: int) -> float:
+        return float(self.survival(i).sum())
+
+    def bucket(self, period: int) -> int:
+        """The bucket a period belongs to; the last one has all that lies beyond."""
+        return min(int(np.searchsorted(self.edges, period, side="right")) - 1, self.grid.buckets - 1)
+
+    def held(self, i: int, start: int) -> tuple[np.ndarray, np.ndarray]:
+        """Expected slot-periods and token-periods of request i in each bucket."""
+        slots, tokens = np.zeros((2, self.grid.buckets))
+        for age, alive in enumerate(self.survival(i)):
+            b = self.bucket(start + age)
+            slots[b] += alive
+            tokens[b] += alive * (self.prompt_tokens[i] + age + 1)
+        return slots, tokens

@@ -1,0 +1,249 @@
+"""Every price kernel against a twin in plain Python that goes period by period."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bidroute.pricing.price_kernels import (
+    costs_on_devices,
+    demand_at_prices,
+    exact_column,
+    expected_use_of_devices,
+    projected_step,
+)
+from tests.pricing.random_case import HORIZON_TOKENS, Case
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def exact(output_tokens: int, start: int, edges: list[int]) -> tuple[list[float], list[float]]:
+    slots, growth = np.full((2, len(edges) - 1), np.nan)
+    exact_column(output_tokens, start, np.array(edges), slots, growth)
+    return slots.tolist(), growth.tolist()
+
+
+# --- exact_column ---------------------------------------------------------------------------------------------------
+
+
+def test_exact_column_in_closed_form() -> None:
+    # five periods from now: 1 + 2 tokens in the first bucket, 3 + 4 + 5 in the second
+    assert exact(5, 0, [0, 2, 10]) == ([2, 3], [3, 12])
+    # two periods later it has its first token in the second bucket
+    assert exact(5, 2, [0, 2, 10]) == ([0, 5], [0, 15])
+    # what lies beyond the horizon belongs to the last bucket
+    assert exact(5, 0, [0, 1, 2]) == ([1, 4], [1, 14])
+
+
+@given(st.integers(1, 60), st.integers(0, 30), SEEDS)
+def test_exact_column_equals_a_sum_over_periods(output_tokens: int, start: int, seed: int) -> None:
+    case = Case(seed)
+    slots, growth = np.zeros((2, case.grid.buckets))
+    for age in range(output_tokens):
+        slots[case.bucket(start + age)] += 1.0
+        growth[case.bucket(start + age)] += age + 1.0
+    assert exact(output_tokens, start, case.edges.tolist()) == (slots.tolist(), growth.tolist())
+
+
+# --- costs_on_devices -----------------------------------------------------------------------------------------------
+
+
+def costs(case: Case, rows: np.ndarray, devices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    slot_cost, kv_cost, footprint = np.full((3, len(devices), len(rows)), np.nan)
+    costs_on_devices(
+        case.slot_price,
+        case.kv_price,
+        case.batch_slots,
+        case.kv_tokens,
+        devices,
+        case.edges,
+        case.columns.starting_now_slots,
+        case.columns.starting_now_growth,
+        case.prompt_tokens,
+        case.length_class,
+        case.exact_tokens,
+        rows,
+        slot_cost,
+        kv_cost,
+        footprint,
+    )
+    return slot_cost, kv_cost, footprint
+
+
+@given(SEEDS)
+def test_costs_equal_a_sum_over_periods(seed: int) -> None:
+    case = Case(seed)
+    rows = case.random.permutation(len(case.prompt_tokens))
+    devices = case.random.permutation(case.devices)
+    slot_cost, kv_cost, footprint = costs(case, rows, devices)
+    for d, g in enumerate(devices):
+        for k, i in enumerate(rows):
+            slots, tokens = case.held(i, 0)
+            assert slot_cost[d, k] == pytest.approx(slots @ case.slot_price[g] / case.batch_slots[g])
+            assert kv_cost[d, k] == pytest.approx(tokens @ case.kv_price[g] / case.kv_tokens[g])
+            share = slots.sum() / case.batch_slots[g] + tokens.sum() / case.kv_tokens[g]
+            assert footprint[d, k] == pytest.approx(share)
+
+
+def test_invariant_4_costs_do_not_depend_on_the_kv_unit() -> None:
+    case, factor = Case(7), 16  # a power of two: equal to the last bit
+    case.exact_tokens[:] = 0  # a request of known length grows by one token per period, in tokens
+    rows, devices = np.arange(len(case.prompt_tokens)), np.arange(case.devices)
+    before = costs(case, rows, devices)
+    case.prompt_tokens, case.kv_tokens = case.prompt_tokens * factor, case.kv_tokens * factor
+    case.columns.starting_now_growth[:] *= factor
+    for old, new in zip(before, costs(case, rows, devices), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+# --- demand_at_prices -----------------------------------------------------------------------------------------------
+
+
+def demand(case: Case, decay_s: float, devices: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+    slot_demand, kv_demand = np.full((2, *case.slot_price.shape), np.nan)
+    taken = demand_at_prices(
+        case.slot_price,
+        case.kv_price,
+        case.batch_slots,
+        case.kv_tokens,
+        case.period_s,
+        devices,
+        case.edges,
+        case.starts,
+        case.columns.slots,
+        case.columns.growth,
+        case.columns.mean_tokens,
+        case.prompt_tokens,
+        case.length_class,
+        case.exact_tokens,
+        case.reward,
+        case.weight,
+        case.earliest,
+        decay_s,
+        slot_demand,
+        kv_demand,
+    )
+    return taken, slot_demand, kv_demand
+
+
+def demand_twin(case: Case, decay_s: float, devices: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+    taken, slot_demand, kv_demand = 0, np.zeros_like(case.slot_price), np.zeros_like(case.kv_price)
+    for i in range(len(case.prompt_tokens)):
+        offers = []
+        for start in case.starts[case.starts >= case.earliest[i]]:
+            slots, tokens = case.held(i, start)
+            for g in devices:
+                if case.prompt_tokens[i] + 1 > case.kv_tokens[g]:
+                    continue
+                completion_s = (start - case.earliest[i] + case.tokens(i)) * case.period_s[g]
+                cost = slots @ case.slot_price[g] / case.batch_slots[g] + tokens @ case.kv_price[g] / case.kv_tokens[g]
+                offers.append((case.reward[i] * decay_s / (decay_s + completion_s) - cost, g, slots, tokens))
+        value, g, slots, tokens = max(offers, key=lambda offer: offer[0], default=(0.0, 0, None, None))
+        if value <= 0.0:
+            continue
+        taken += 1
+        slot_demand[g] += case.weight[i] * slots / (case.batch_slots[g] * case.grid.widths_periods)
+        kv_demand[g] += case.weight[i] * tokens / (case.kv_tokens[g] * case.grid.widths_periods)
+    return taken, slot_demand, kv_demand
+
+
+@given(SEEDS, st.floats(0.1, 100.0))
+def test_demand_is_that_of_each_sample_at_its_best(seed: int, decay_s: float) -> None:
+    case = Case(seed)
+    devices = np.flatnonzero(case.random.integers(0, 3, case.devices))
+    taken, slot_demand, kv_demand = demand(case, decay_s, devices)
+    expected = demand_twin(case, decay_s, devices)
+    assert taken == expected[0]
+    np.testing.assert_allclose(slot_demand, expected[1], atol=1e-12)
+    np.testing.assert_allclose(kv_demand, expected[2], atol=1e-12)
+
+
+def test_who_fits_nowhere_is_charged_to_no_device() -> None:
+    case = Case(3)
+    case.prompt_tokens[:] = case.kv_tokens.max()
+    taken, slot_demand, kv_demand = demand(case, 10.0, np.arange(case.devices))
+    assert taken == 0
+    assert slot_demand.max() == kv_demand.max() == 0.0
+
+
+def test_at_high_prices_nobody_buys() -> None:
+    case = Case(4)
+    case.slot_price[:] = 1e9
+    assert demand(case, 10.0, np.arange(case.devices))[0] == 0
+
+
+# --- expected_use_of_devices ----------------------------------------------------------------------------------------
+
+
+@given(SEEDS)
+def test_capacity_left_counts_each_lease_while_it_lives(seed: int) -> None:
+    case = Case(seed)
+    n, random = len(case.prompt_tokens), case.random
+    decoded = random.integers(0, HORIZON_TOKENS + 5, n)
+    leases = np.stack([np.arange(n), case.prompt_tokens, decoded, case.length_class, case.exact_tokens, np.full(n, 2)])
+    cuts = np.sort(random.integers(0, n + 1, case.devices - 1)) if case.devices > 1 else np.zeros(0, dtype=np.int64)
+    offset, ends = np.concatenate([[0], cuts]), np.concatenate([cuts, [n]])
+    devices = np.flatnonzero(random.integers(0, 3, case.devices))
+    left = np.full((2, *case.slot_price.shape), 9.0)
+    expected_use_of_devices(
+        leases,
+        offset,
+        ends - offset,
+        devices,
+        case.batch_slots,
+        case.kv_tokens,
+        case.model.survival,
+        case.edges,
+        left[0],
+        left[1],
+    )
+    for g in range(case.devices):
+        if g not in devices:
+            assert np.all(left[:, g] == 9.0)
+            continue
+        for b in range(case.grid.buckets):
+            ahead = (case.edges[b] + case.edges[b + 1] - 1) // 2
+            alive = np.array([_alive(case, i, int(decoded[i]), ahead) for i in range(offset[g], ends[g])])
+            held = (case.prompt_tokens + decoded + 1)[offset[g] : ends[g]] + ahead
+            assert left[0, g, b] == pytest.approx(1.0 - alive.sum() / case.batch_slots[g])
+            assert left[1, g, b] == pytest.approx(1.0 - (alive * held).sum() / case.kv_tokens[g])
+
+
+def _alive(case: Case, i: int, decoded: int, ahead: int) -> float:
+    if case.exact_tokens[i] > 0:
+        return float(decoded + ahead < case.exact_tokens[i])
+    survival = case.model.survival[case.length_class[i]]
+    now = survival[min(decoded, HORIZON_TOKENS)]
+    return float(survival[min(decoded + ahead, HORIZON_TOKENS)] / now) if now > 0 else 0.0
+
+
+# --- projected_step -------------------------------------------------------------------------------------------------
+
+
+def test_the_first_step_has_one_size_for_every_excess() -> None:
+    for excess in (1e-3, 1.0, 1e3):
+        price, square = np.ones((1, 1)), np.zeros((1, 1))
+        projected_step(price, square, np.full((1, 1), excess), np.zeros((1, 1)), 0.25, 0.75)
+        assert price[0, 0] == pytest.approx(1.0 + 0.25 / np.sqrt(0.25))
+        assert square[0, 0] == pytest.approx(0.25 * excess**2)
+
+
+@given(SEEDS, st.floats(0.0, 2.0), st.floats(0.0, 0.99))
+def test_steps_equal_their_formula(seed: int, step: float, forget: float) -> None:
+    random = np.random.default_rng(seed)
+    price, square, demand_, left = random.exponential(1.0, (4, 2, 3)) * random.integers(0, 2, (4, 2, 3))
+    expected, expected_square = price.copy(), square.copy()
+    for at in np.ndindex(price.shape):
+        excess = demand_[at] - left[at]
+        expected_square[at] = forget * square[at] + (1 - forget) * excess**2
+        expected[at] = max(0.0, price[at] + step * excess / (expected_square[at] ** 0.5 + 1e-12))
+    projected_step(price, square, demand_, left, step, forget)
+    np.testing.assert_allclose(price, expected)
+    np.testing.assert_allclose(square, expected_square)
+
+
+def test_excess_raises_slack_lowers_and_prices_stay_at_0_or_more() -> None:
+    price = np.array([[1.0, 1.0, 0.01]])
+    projected_step(price, np.zeros((1, 3)), np.array([[0.9, 0.1, 0.1]]), np.full((1, 3), 0.5), 0.1, 0.5)
+    assert price[0, 0] > 1.0 > price[0, 1]
+    assert price[0, 2] == 0.0
