@@ -112,7 +112,8 @@ class BidPrice(Policy):
         tally(bid.value, order, walk.verdicts, released, counts, leaves_room)
         # Complementary slackness: room that nobody paid for is not scarce. The subgradient steps find that out
         # too, but slowly, and meanwhile capacity would stand idle before a queue held by its price.
-        self.shadow_prices.cut(ready[leaves_room == 1], IDLE_CUT)
+        nobody_waits = len(assignments) == len(queue)
+        self.shadow_prices.cut(ready if nobody_waits else ready[leaves_room == 1], IDLE_CUT)
         return Decision(assignments, _held(counts.tolist(), len(queue) - len(assignments)))
 
     def explain(
