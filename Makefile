@@ -34,5 +34,8 @@ unit: $(VENV)/.installed-dev
 
 test: lint types unit  ## lint, types and all the tests
 
+bench: $(VENV)/.installed  ## time the simulator, decisions and price updates
+	$(BIN)/bidroute bench
+
 clean:  ## remove what make made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache demo.html

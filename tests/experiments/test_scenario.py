@@ -2,6 +2,7 @@ import pytest
 
 from bidroute.errors import ConfigError
 from bidroute.experiments.describe import describe
+from bidroute.experiments.load import TARGET_LOAD
 from bidroute.experiments.scenario import prepare
 from bidroute.experiments.settings import ScenarioSettings
 from bidroute.simulator import kv_capacity, latency_names
@@ -21,7 +22,7 @@ def fleet_settings(tmp_path, text, **more):
 
 def test_a_builtin_workload_is_drawn_by_seed_and_brought_to_the_target_load():
     experiment = prepare(ScenarioSettings(requests=400), [0, 1])
-    assert experiment.load.load == pytest.approx(0.95, rel=0.01)
+    assert experiment.load.load == pytest.approx(TARGET_LOAD, rel=0.01)
     assert experiment.load.binding == "KV cache"
     first, second = (scenario.workload for scenario in experiment.scenarios.values())
     assert first.prompt_tokens.tolist() != second.prompt_tokens.tolist()

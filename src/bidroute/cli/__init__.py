@@ -1,4 +1,4 @@
-"""The command line: `bidroute compare` and `bidroute explain`."""
+"""The command line: `bidroute compare`, `bidroute explain` and `bidroute bench`."""
 
 from bidroute.cli.app import main
 

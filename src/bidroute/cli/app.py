@@ -9,6 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from bidroute import __version__
+from bidroute.cli.bench import bench_command
 from bidroute.cli.compare import compare_command
 from bidroute.cli.explain import explain_command
 from bidroute.errors import BidrouteError
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 app.command("compare")(compare_command)
 app.command("explain")(explain_command)
+app.command("bench")(bench_command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from bidroute.errors import ConfigError
 from bidroute.experiments.describe import describe
+from bidroute.experiments.load import TARGET_LOAD
 from bidroute.experiments.results import Comparison, Result
 from bidroute.experiments.run import RunTask, run
 from bidroute.experiments.scenario import Experiment, prepare
@@ -146,8 +147,8 @@ def _notes(experiment: Experiment, results: list[Result]) -> list[str]:
         raise ConfigError("every request was refused: none fits; give more with --kv-tokens or use a larger device")
     load = experiment.load.load
     if math.isfinite(load) and not 0.5 <= load <= 1.5 and experiment.settings.speedup is None:
-        factor = experiment.speedup * 0.95 / load
-        notes.append(f"the load is {load:.2f}; --speedup {factor:.3g} would bring it to 0.95")
+        factor = experiment.speedup * TARGET_LOAD / load
+        notes.append(f"the load is {load:.2f}; --speedup {factor:.3g} would bring it to {TARGET_LOAD:g}")
     return notes
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from bidroute.traces.workload import Workload
 
-TARGET_LOAD = 0.95
+TARGET_LOAD = 1.0
 _SAMPLE = 500  # requests whose prefill times are averaged
 
 

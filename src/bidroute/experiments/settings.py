@@ -9,7 +9,7 @@ from pathlib import Path
 from bidroute.errors import ConfigError
 
 DEFAULT_TRACE = "builtin:azure-conv-like"
-DEFAULT_REQUESTS = 3000
+DEFAULT_REQUESTS = 2000
 DEFAULT_DEVICES = 4
 DEFAULT_BATCH_SLOTS = 128
 DEFAULT_KV_TOKENS = 50_000
