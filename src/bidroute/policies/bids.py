@@ -72,11 +72,15 @@ class Bidding:
         queue = state.queue
         tokens = expected_tokens(state, self.prices, np.array([row]))
         first_token_s = periods_s(state, np.array([device]))
-        service_s = tokens * first_token_s
+        service_s, fastest_service_s = tokens * first_token_s, tokens * fastest_s(state)
         wait_s = now_s - queue.arrival_s[row : row + 1]
-        slo_s = np.minimum(queue.e2e_slo_s[row : row + 1], queue.ttft_slo_s[row : row + 1] + service_s)
+        ttft_slack_s = queue.ttft_slo_s[row : row + 1] - first_token_s
+        slo_s = np.minimum(queue.e2e_slo_s[row : row + 1], ttft_slack_s + service_s)
         terms = self.objective.terms(wait_s, service_s, first_token_s, tokens, slo_s, self.threshold_s)
-        pace = self.threshold_s / (self.threshold_s + service_s - tokens * fastest_s(state))
+        if "tail" in terms:  # being overdue is the request's own: it must not bid more for a slower device
+            on_fastest = self.objective.terms(wait_s, fastest_service_s, first_token_s, tokens, slo_s, self.threshold_s)
+            terms["tail"] = on_fastest["tail"]
+        pace = self.threshold_s / (self.threshold_s + service_s - fastest_service_s)
         factor = float(self.objective.priority_factor(queue.priority[row : row + 1])[0] * pace[0])
         return {name: float(term[0]) * factor for name, term in terms.items()}
 
@@ -87,9 +91,8 @@ def periods_s(state: RoutingState, devices: IntArray) -> FloatArray:
 
 
 def fastest_s(state: RoutingState) -> float:
-    """The shortest iteration among the devices that take requests, in seconds."""
-    ledgers = state.fleet.ledgers
-    return min(ledgers[device].period_s for device in state.fleet.accepting())
+    """The shortest iteration among the devices of the fleet, in seconds; those that left keep their last one."""
+    return min(ledger.period_s for ledger in state.fleet.ledgers)
 
 
 def expected_tokens(state: RoutingState, prices: ShadowPrices, rows: IntArray) -> FloatArray:
