@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -67,8 +68,7 @@ class Objective:
 
     def weights(self) -> FloatArray:
         """What the decision kernel needs: the weights, then horizon_s, priority_base, the share of service."""
-        numbers = [getattr(self, name) for name in _WEIGHTS]
-        return np.array([*numbers, self.horizon_s, self.priority_base, SERVICE_SHARE])
+        return _weights_of(self)
 
     def terms(
         self,
@@ -121,6 +121,14 @@ SERVICE_SHARE = 0.5
 _WEIGHTS = ("throughput", "latency", "ttft", "tail", "goodput", "sigma", "alpha", "beta", "gamma")
 
 # Measured on the workloads of docs/results.md; each is the best of its neighbours for its goal there.
+
+
+@lru_cache(maxsize=16)
+def _weights_of(objective: Objective) -> FloatArray:
+    numbers = [getattr(objective, name) for name in _WEIGHTS]
+    return np.array([*numbers, objective.horizon_s, objective.priority_base, SERVICE_SHARE])
+
+
 PRESETS: dict[str, Objective] = {
     "balanced": Objective(),
     "ttft": Objective(ttft=2.0, tail=15.0, patience=2.0),
