@@ -58,9 +58,9 @@ def test_linear_terms_end_at_their_horizon() -> None:
 
 
 def test_the_tail_counts_a_share_of_the_service() -> None:
-    lateness = (90.0 + SERVICE_SHARE * 40.0) / 100.0 - 1.0
-    expected = 2.0 * lateness**2 if lateness > 0 else 0.0
-    assert term("tail", wait_s=90.0, service_s=40.0) == pytest.approx(expected)
+    assert term("tail", wait_s=100.0, service_s=0.0) == 0.0
+    as_a_wait = term("tail", wait_s=120.0 + SERVICE_SHARE * 40.0, service_s=0.0)
+    assert term("tail", wait_s=120.0, service_s=40.0) == pytest.approx(as_a_wait)
 
 
 @given(st.floats(1.0, 1e4), st.floats(1.1, 10.0))

@@ -85,5 +85,6 @@ def test_the_description_has_what_is_needed_to_run_it_again(tmp_path):
     assert data["workload"]["requests"] == 100
     assert data["seeds"] == [0, 1]
     assert [group["count"] for group in data["fleet"]] == [2, 1]
+    assert data["fleet"][0]["speed"] > 1.0 > data["fleet"][1]["speed"]
     assert data["fleet"][0]["prefill"] == "affine:0.005,4e-05"
     assert "prefill" not in describe(prepare(ScenarioSettings(requests=50), [0]))["fleet"][0]

@@ -14,9 +14,8 @@ import time
 from tests.experiments.test_workers import nap
 from bidroute.experiments.workers import run_all
 if __name__ == "__main__":
-    print("ready", flush=True)
     try:
-        run_all(nap, [60.0, 60.0, 60.0], 2, lambda task: None)
+        run_all(nap, [0.0, 60.0, 60.0], 2, lambda task: print("ready", flush=True))
     except KeyboardInterrupt:
         print("interrupted", flush=True)
 """
@@ -64,7 +63,6 @@ def test_an_interrupt_ends_all_processes_at_once(tmp_path):
         [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
     assert process.stdout.readline() == "ready\n"
-    time.sleep(1.5)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=20)
     assert (output, errors, process.returncode) == ("interrupted\n", "", 0)

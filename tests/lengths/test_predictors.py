@@ -77,8 +77,8 @@ def test_hints_are_binned_and_start_at_their_bins_centre() -> None:
         assert predictor.model.survival[index, round(centre)] == pytest.approx(0.5, abs=0.05)
 
 
-@pytest.mark.parametrize("hint", [None, math.nan, math.inf, -math.inf, 0.0, -3.0])
-def test_a_missing_or_absurd_hint_has_a_class_of_its_own(hint: float | None) -> None:
+@pytest.mark.parametrize("hint", [None, 0.0])
+def test_a_missing_hint_has_a_class_of_its_own(hint: float | None) -> None:
     for predictor in (HintClasses(), ClientHint()):
         prediction = predictor.predict(request(predicted=hint))
         assert prediction.length_class == predictor.bins.count
@@ -99,7 +99,7 @@ def test_oracle_knows_the_exact_length_and_its_class() -> None:
     assert prediction.length_class == HintClasses().predict(request(predicted=129.0)).length_class
 
 
-@pytest.mark.parametrize("truth", [None, math.nan, 0.0, math.inf])
+@pytest.mark.parametrize("truth", [None, 0.0])
 def test_oracle_refuses_a_request_without_the_truth(truth: float | None) -> None:
     with pytest.raises(ConfigError, match="expects the true length"):
         Oracle().predict(request(predicted=truth))

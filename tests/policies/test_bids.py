@@ -65,11 +65,13 @@ def test_a_bid_is_its_terms_less_its_costs(seed: int) -> None:
 
 
 def test_a_reward_in_closed_form() -> None:
-    # 30 periods of 0.1 s after 5 s of waiting; half of them count as lateness past a threshold of 2 s
-    waiting = state([Device("d", 4, 1000, period_s=0.1)], [(10, 0, 30)], arrival_s=[0.0])
+    # 30 periods of 0.1 s after 5 s of waiting: on the fastest device there is, terms count in full; on one that takes
+    # 3 s more they count threshold/(threshold + 3)
+    waiting = state([Device("d", 4, 1000, period_s=0.1), Device("e", 4, 1000, period_s=0.2)], [(10, 0, 30)], [], [0.0])
     bidding = Bidding(Objective(throughput=1.0, latency=4.0, tail=0.0), ShadowPrices(), 1.0, 2.0)
-    pace = 2.0 / (2.0 + 3.0)
-    assert bidding.reward_terms(5.0, waiting, 0, 0) == pytest.approx({"throughput": pace, "latency": pace * 4.0 / 9.0})
+    assert bidding.reward_terms(5.0, waiting, 0, 0) == pytest.approx({"throughput": 1.0, "latency": 4.0 / 9.0})
+    slower = {"throughput": 0.4, "latency": 0.4 * 4.0 / 12.0}
+    assert bidding.reward_terms(5.0, waiting, 1, 0) == pytest.approx(slower)
 
 
 def test_the_faster_device_bids_more() -> None:

@@ -3,6 +3,7 @@ import pytest
 
 from bidroute.core.devices import Device
 from bidroute.core.objective import Objective
+from bidroute.core.requests import Request
 from bidroute.core.state import RoutingState
 from bidroute.policies.arrivals import ArrivalHistory
 from bidroute.policies.price_updates import PERIODS_PER_STEP, STEPS_AFTER_PAUSE, PriceUpdates
@@ -91,6 +92,15 @@ def test_rewards_count_the_wait_and_the_priority() -> None:
     sample = one_sample(old, objective)
     assert sample.reward[sample.exact_tokens == 4].tolist() == [57.0]
     assert sample.reward[sample.exact_tokens == 0].tolist() == [60.0, 60.0]
+
+
+def test_rewards_know_which_slos_are_missed() -> None:
+    objective = Objective(throughput=1.0, tail=0.0, goodput=2.0)
+    for slo_s, reward in ((2.9, 1.0), (3.1, 3.0)):
+        waiting = state([PERIOD])
+        waiting.queue.add(Request(9, 1.0, 3, ttft_slo_s=slo_s), 0, 4)
+        sample = one_sample(waiting, objective)
+        assert sample.reward[sample.exact_tokens == 4].tolist() == [reward]
 
 
 def test_the_service_time_is_that_of_recent_arrivals() -> None:

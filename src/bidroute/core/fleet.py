@@ -186,7 +186,7 @@ class Fleet:
         return accepting
 
     def pace_s(self) -> tuple[float, float]:
-        """The shortest and the mean iteration of the devices that take new requests (of all where none does)."""
+        """The shortest iteration of all devices; the mean one of those that take new requests (else of all)."""
         return pace(self.period_s, self.active if len(self.active) else np.arange(len(self)))
 
     @property

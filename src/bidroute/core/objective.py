@@ -28,12 +28,12 @@ class Objective:
 
     slo family: `throughput` (constant); `latency` (× 1/(1 + completion_s)); `ttft` (× 1/(1 + ttft_s)); `tail`
     (× lateness², lateness = (overdue time past the threshold)/threshold); `goodput` (paid only while the
-    request can still meet its own SLOs, discounted once it no longer can).
+    request can still meet its own SLOs).
     linear family: `sigma` (constant), `alpha` (per 1000 expected tokens), `beta` (per second completed before
     `horizon_s`), `gamma` (per second started before it); `tail` applies there too.
 
     `threshold_s` is the completion time past which a request is overdue; 0 lets the policy track it from the
-    fleet's backlog (`patience` × what first come, first served would give). `priority_base` multiplies the
+    fleet itself (`patience` × the mean time that requests spend in the system). `priority_base` multiplies the
     reward per unit of priority.
     """
 

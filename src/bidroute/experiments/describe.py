@@ -27,7 +27,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "objective": settings.objective,
         "seeds": list(experiment.scenarios),
         "workload": _workload(scenario.workload, experiment.speedup),
-        "fleet": [_group(msgspec.to_builtins(group), decode_only) for group in experiment.groups],
+        "fleet": _fleet(experiment, decode_only),
         "engine": {
             **asdict(scenario.engine),
             "max_batched_tokens": None if decode_only else scenario.engine.max_batched_tokens,
@@ -59,9 +59,16 @@ def _distribution(tokens: IntArray) -> dict[str, float]:
     return {"mean": float(np.mean(tokens)), "p50": p50, "p90": p90, "p99": p99, "max": float(np.max(tokens))}
 
 
-def _group(group: dict[str, Any], decode_only: bool) -> dict[str, Any]:
-    unused = {"prefill"} if decode_only else set()
-    return {key: value for key, value in group.items() if key not in unused}
+def _fleet(experiment: Experiment, decode_only: bool) -> list[dict[str, Any]]:
+    """The device groups, with the relative speed that their devices got."""
+    groups, first = [], 0
+    for group in experiment.groups:
+        data: dict[str, Any] = {**msgspec.to_builtins(group), "speed": experiment.first.devices[first].speed}
+        if decode_only:
+            del data["prefill"]
+        groups.append(data)
+        first += group.count
+    return groups
 
 
 def _finite(value: float) -> float | None:

@@ -53,9 +53,9 @@ def bid_values(
             reward = throughput + latency / (1.0 + completion_s) + ttft / (1.0 + wait_s + period_s[d])
             reward += sigma + alpha * tokens / 1000.0
             reward += beta * max(horizon_s - completion_s, 0.0) + gamma * max(horizon_s - wait_s, 0.0)
-            if completion_s <= min(e2e_slo_s[row], ttft_slo_s[row] + service_s):
+            if completion_s <= min(e2e_slo_s[row], ttft_slo_s[row] - period_s[d] + service_s):
                 reward += goodput
-            lateness = (wait_s + service_share * service_s) / threshold_s - 1.0
+            lateness = (wait_s + service_share * tokens * fastest_s) / threshold_s - 1.0
             if lateness > 0.0:
                 reward += tail * lateness * lateness
             if priority[row] != 0.0:

@@ -99,20 +99,24 @@ class BidPrice(Policy):
         bidding = self._bidding()
         rows = self._shortlist(now_s, state, ready, bidding)
         bid = bidding.bids(now_s, state, ready, rows)
-        order = _order(fleet, ready, bid)
+        worth_it, below = _offers(fleet, ready, bid)
         self._admission.begin(state, devices)
-        walk = self._admission.walk_pairs(queue, rows[order % len(rows)], order // len(rows))
+        walk = self._admission.walk_pairs(queue, rows[worth_it % len(rows)], worth_it // len(rows))
         if walk.skipped_row >= 0:
             queue.skips[walk.skipped_row] += walk.skips
-        released = _one_below_price_per_empty_device(fleet, bid, order, walk.released, walk.devices)
+        extra = self._one_per_empty_device(state, ready, rows, worth_it[walk.released], below)
+        order = np.concatenate([worth_it, extra])
+        verdicts = np.concatenate([walk.verdicts, np.full(len(extra), RELEASED)])
+        released = np.concatenate([walk.released, np.arange(len(worth_it), len(order))])
         pairs = order[released]
         ids, targets = queue.ids[rows[pairs % len(rows)]].tolist(), ready[pairs // len(rows)].tolist()
         assignments = [Assignment(request_id, device) for request_id, device in zip(ids, targets, strict=True)]
         counts, leaves_room = np.empty(PRICED_OUT + 1, dtype=np.int64), np.empty(len(ready), dtype=np.int64)
-        tally(bid.value, order, walk.verdicts, released, counts, leaves_room)
+        tally(bid.value, order, verdicts, released, counts, leaves_room)
         # Complementary slackness: room that nobody paid for is not scarce. The subgradient steps find that out
         # too, but slowly, and meanwhile capacity would stand idle before a queue held by its price.
-        self.shadow_prices.cut(ready[leaves_room == 1], IDLE_CUT)
+        nobody_waits = len(assignments) == len(queue)
+        self.shadow_prices.cut(ready if nobody_waits else ready[leaves_room == 1], IDLE_CUT)
         return Decision(assignments, _held(counts.tolist(), len(queue) - len(assignments)))
 
     def explain(
@@ -150,6 +154,30 @@ class BidPrice(Policy):
         roomiest = ready[np.argmax(fleet.usable_kv_tokens[ready] - fleet.kv_tokens_used[ready])]
         ratio = bidding.bids(now_s, state, np.array([roomiest]), rows).ratio[0]
         return np.sort(best_first(ratio, max(PAIRS_AT_ONCE // len(ready), SPARE_CANDIDATES)))
+
+    def _one_per_empty_device(
+        self, state: RoutingState, ready: IntArray, rows: IntArray, released: IntArray, below: IntArray
+    ) -> IntArray:
+        """One of the pairs below their price for each empty device that gets none of the `released` ones.
+
+        An empty device always takes the best startable request, whatever its price: else nothing might progress.
+        """
+        m, queue = len(rows), state.queue
+        gone, busy, extra = set((released % m).tolist()), set((released // m).tolist()), []
+        idle = int(np.count_nonzero(state.fleet.open_leases[ready] == 0))
+        for pair in below.tolist():
+            position, column = divmod(pair, m)
+            if position in busy or column in gone:
+                continue
+            row = int(rows[column])
+            candidate = int(queue.prompt_tokens[row]), int(queue.length_class[row]), int(queue.exact_tokens[row])
+            if self._admission.judge(position, *candidate) == RELEASED:
+                extra.append(pair)
+                busy.add(position)
+                gone.add(column)
+                if len(extra) == idle:
+                    break
+        return np.array(extra, dtype=np.int64)
 
     def _explain_one(
         self,
@@ -192,17 +220,16 @@ class BidPrice(Policy):
         )
 
 
-def _order(fleet: Fleet, ready: IntArray, bid: Bids) -> IntArray:
-    """Pairs to offer, as flat indexes into [D, m], best first: what beats its price, then for empty devices all."""
+def _offers(fleet: Fleet, ready: IntArray, bid: Bids) -> tuple[IntArray, IntArray]:
+    """Pairs to offer, as flat indexes into [D, m], best first: those worth their price; for empty devices the rest."""
     leases = fleet.open_leases[ready]
     free_slots = int(np.maximum(fleet.batch_slots[ready] - leases, 0).sum())
     best: IntArray = best_first(bid.ratio.ravel(), (free_slots + SPARE_CANDIDATES) * len(ready))
     worth_it = bid.value.ravel()[best] > 0.0
     if worth_it.all():
-        return best
+        return best, best[:0]
     empty = (leases == 0)[best // bid.ratio.shape[1]]
-    offered: IntArray = np.concatenate([best[worth_it], best[~worth_it & empty]])
-    return offered
+    return best[worth_it], best[~worth_it & empty]
 
 
 def _held(counts: list[int], left: int) -> dict[Hold, int]:
@@ -219,28 +246,14 @@ def _held(counts: list[int], left: int) -> dict[Hold, int]:
     return held
 
 
-def _one_below_price_per_empty_device(
-    fleet: Fleet, bid: Bids, order: IntArray, released: IntArray, devices: IntArray
-) -> IntArray:
-    """Of the released pairs, those worth their price, and one more for each empty device that got none of them.
-
-    An empty device always takes the best startable request, whatever its price: otherwise nothing might progress.
-    """
-    worth_it = bid.value.ravel()[order[released]] > 0.0
-    if worth_it.all():
-        return released
-    busy = {int(device) for device in devices[worth_it]}
-    keep = worth_it.copy()
-    for k in np.flatnonzero(~worth_it):
-        if fleet.open_leases[devices[k]] == 0 and int(devices[k]) not in busy:
-            keep[k] = True
-            busy.add(int(devices[k]))
-    return released[keep]
-
-
 @register("bid_price")
 def _bid_price(settings: PolicySettings) -> Policy:
     unknown = set(settings.options) - {"risk_z", "max_skips"}
     if unknown:
         raise ConfigError(f"bid_price option {min(unknown)!r} is unknown; choose from: max_skips, risk_z")
-    return BidPrice(parse_objective(settings.objective), settings.seed, **settings.options)
+    return BidPrice(
+        parse_objective(settings.objective),
+        settings.seed,
+        risk_z=settings.number("risk_z", DEFAULT_RISK_Z),
+        max_skips=settings.whole("max_skips", DEFAULT_MAX_SKIPS),
+    )

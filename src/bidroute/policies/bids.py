@@ -72,11 +72,15 @@ class Bidding:
         queue = state.queue
         tokens = expected_tokens(state, self.prices, np.array([row]))
         first_token_s = state.fleet.period_s[device : device + 1]
-        service_s = tokens * first_token_s
+        service_s, fastest_service_s = tokens * first_token_s, tokens * state.fleet.pace_s()[0]
         wait_s = now_s - queue.arrival_s[row : row + 1]
-        slo_s = np.minimum(queue.e2e_slo_s[row : row + 1], queue.ttft_slo_s[row : row + 1] + service_s)
+        ttft_slack_s = queue.ttft_slo_s[row : row + 1] - first_token_s
+        slo_s = np.minimum(queue.e2e_slo_s[row : row + 1], ttft_slack_s + service_s)
         terms = self.objective.terms(wait_s, service_s, first_token_s, tokens, slo_s, self.threshold_s)
-        pace = self.threshold_s / (self.threshold_s + service_s - tokens * state.fleet.pace_s()[0])
+        if "tail" in terms:  # being overdue is the request's own: it must not bid more for a slower device
+            on_fastest = self.objective.terms(wait_s, fastest_service_s, first_token_s, tokens, slo_s, self.threshold_s)
+            terms["tail"] = on_fastest["tail"]
+        pace = self.threshold_s / (self.threshold_s + service_s - fastest_service_s)
         factor = float(self.objective.priority_factor(queue.priority[row : row + 1])[0] * pace[0])
         return {name: float(term[0]) * factor for name, term in terms.items()}
 

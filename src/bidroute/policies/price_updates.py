@@ -73,7 +73,9 @@ class PriceUpdates:
         wait_s = np.concatenate([now_s - queue.arrival_s[rows], self._no_waits])
         mean_tokens = self.prices.columns(state.lengths).mean_tokens[length_class]
         tokens: FloatArray = np.where(exact_tokens > 0, exact_tokens, mean_tokens)
-        reward = _rewards(objective, wait_s, tokens, threshold_s, period_s)
+        slo_s = np.full(len(wait_s), math.inf)
+        slo_s[: len(rows)] = np.minimum(queue.e2e_slo_s[rows], queue.ttft_slo_s[rows] + tokens[: len(rows)] * period_s)
+        reward = _rewards(objective, wait_s, tokens, slo_s, threshold_s, period_s)
         priority = queue.priority[rows]
         if priority.any():
             reward[: len(rows)] *= objective.priority_factor(priority)
@@ -84,12 +86,16 @@ class PriceUpdates:
 
 
 def _rewards(
-    objective: Objective, wait_s: FloatArray, tokens: FloatArray, threshold_s: float, period_s: float
+    objective: Objective,
+    wait_s: FloatArray,
+    tokens: FloatArray,
+    slo_s: FloatArray,
+    threshold_s: float,
+    period_s: float,
 ) -> FloatArray:
     """Total reward of each sampled request if it started at its earliest, float64[m]."""
-    no_slo = np.full(len(wait_s), math.inf)
     first_token_s = np.full(len(wait_s), period_s)
-    terms = objective.terms(wait_s, tokens * period_s, first_token_s, tokens, no_slo, threshold_s)
+    terms = objective.terms(wait_s, tokens * period_s, first_token_s, tokens, slo_s, threshold_s)
     reward = np.zeros(len(wait_s))
     for term in terms.values():
         reward += term

@@ -84,11 +84,13 @@ class ShadowPrices:
         self._slot_square: FloatArray = np.zeros((0, self.grid.buckets))
         self._kv_square: FloatArray = np.zeros((0, self.grid.buckets))
         self._columns: ClassColumns | None = None
+        self._learned_from: LengthModel | None = None
 
     def columns(self, lengths: LengthModel) -> ClassColumns:
         """The class columns for the current state of the length model."""
-        if self._columns is None or self._columns.version != lengths.version:
+        if self._columns is None or self._learned_from is not lengths or self._columns.version != lengths.version:
             self._columns = class_columns(lengths, self.grid, self.starts_periods)
+            self._learned_from = lengths
         return self._columns
 
     def refresh_capacity(self, fleet: Fleet, lengths: LengthModel, devices: IntArray) -> None:

@@ -26,10 +26,9 @@ def figure(value: float) -> str:
 
 
 def spread_figure(spread: Spread) -> str:
-    """`±half-range` with the decimals of the median and no leading zero; empty where there is no spread."""
-    if not spread.half_range > 0:
-        return ""
-    return f"±{spread.half_range:.{decimals(spread.median)}f}".replace("±0.", "±.")
+    """`±half-range` with the decimals of the median and no leading zero; empty where that leaves nothing to see."""
+    text = f"{spread.half_range:.{decimals(spread.median)}f}" if math.isfinite(spread.half_range) else "0"
+    return f"±{text}".replace("±0.", "±.") if float(text) > 0 else ""
 
 
 def percent(value: float) -> str:
