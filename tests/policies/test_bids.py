@@ -12,8 +12,8 @@ from bidroute.core.queue import WaitingQueue
 from bidroute.core.requests import Request
 from bidroute.core.state import RoutingState
 from bidroute.policies.admission_kernels import BEHIND, KV_NOW, NO_SLOT, RELEASED
-from bidroute.policies.bid_kernels import PRICED_OUT, best_first, tally
-from bidroute.policies.bids import PRICE_FLOOR, Bidding, expected_tokens, periods_s
+from bidroute.policies.bid_kernels import PRICED_OUT, tally
+from bidroute.policies.bids import PRICE_FLOOR, Bidding, best_first, expected_tokens
 from bidroute.pricing.prices import ShadowPrices
 from tests.policies.states import MODEL, state
 
@@ -90,7 +90,6 @@ def test_lengths_are_exact_or_the_mean_of_the_class() -> None:
     waiting = state([Device("d", 4, 1000, period_s=0.25)], [(1, 0, 30), (1, 1, 0)])
     tokens = expected_tokens(waiting, ShadowPrices(), np.array([0, 1]))
     assert tokens.tolist() == pytest.approx([30.0, MODEL.mean_tokens(1)])
-    assert periods_s(waiting, np.array([0])).tolist() == [0.25]
 
 
 # --- kernels --------------------------------------------------------------------------------------------------------

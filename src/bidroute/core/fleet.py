@@ -13,7 +13,7 @@ import numpy as np
 
 from bidroute.core.devices import Device
 from bidroute.core.leases import DeviceLedger, LeasePool, LeaseState, Status
-from bidroute.core.ledger_kernels import advance_rows, change_row, count_row
+from bidroute.core.ledger_kernels import advance_rows, change_row, count_row, pace
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.core.requests import Request
 from bidroute.errors import ConfigError, LedgerError
@@ -43,7 +43,8 @@ class Fleet:
     the batch; `kv_tokens_pending`: the same sum over the pending ones; `prefill_tokens`: Σ prompt + decoded over
     the pending and the prefilling ones; `batch_slots`: B_g; `kv_tokens`: C_g; `block_size`; `usable_kv_tokens`:
     C_g in whole blocks, the largest KV peak that can ever run there. `totals` int64[9, G] holds them in this order,
-    for kernels. `speed`: float64[G].
+    for kernels. float64[G]: `speed`, and `period_s`, the running mean duration of an iteration. `active` int64[A] are
+    the indexes of the devices that take new requests, rising.
     """
 
     def __init__(self, devices: list[Device]) -> None:
@@ -55,6 +56,7 @@ class Fleet:
         self._position: dict[int, int] = {}
         self.totals: IntArray = np.zeros((9, 0), dtype=np.int64)
         self.speed: FloatArray = np.zeros(0)
+        self.period_s: FloatArray = np.zeros(0)
         for device in devices:
             self.join(device)
 
@@ -106,7 +108,7 @@ class Fleet:
         ledger.periods += periods
         if periods > 0 and duration_s > 0:
             keep = (1.0 - PERIOD_SMOOTHING) ** periods
-            ledger.period_s = keep * ledger.period_s + (1.0 - keep) * duration_s / periods
+            self.period_s[device] = keep * float(self.period_s[device]) + (1.0 - keep) * duration_s / periods
 
     def preempt(self, request_id: int) -> None:
         """The engine threw the request out of its batch, back into its own queue."""
@@ -154,6 +156,7 @@ class Fleet:
         self.prefill_tokens, self.batch_slots, self.kv_tokens = self.totals[4:7]
         self.block_size, self.usable_kv_tokens = self.totals[7:]
         self.speed = np.append(self.speed, device.speed)
+        self.period_s = np.append(self.period_s, device.period_s)
         self._note_capacity(len(self.ledgers) - 1, device)
         return len(self.ledgers) - 1
 
@@ -179,7 +182,12 @@ class Fleet:
 
     def accepting(self) -> list[int]:
         """Indexes of the devices that take new requests, rising."""
-        return list(self._accepting)
+        accepting: list[int] = self.active.tolist()
+        return accepting
+
+    def pace_s(self) -> tuple[float, float]:
+        """The shortest iteration of all devices; the mean one of those that take new requests (else of all)."""
+        return pace(self.period_s, self.active if len(self.active) else np.arange(len(self)))
 
     @property
     def largest_kv_tokens(self) -> int:
@@ -205,5 +213,6 @@ class Fleet:
         self._note_devices()
 
     def _note_devices(self) -> None:
-        self._accepting = [index for index, ledger in enumerate(self.ledgers) if ledger.status is Status.ACTIVE]
-        self._largest_kv_tokens = int(self.usable_kv_tokens[self._accepting].max(initial=0))
+        active = [index for index, ledger in enumerate(self.ledgers) if ledger.status is Status.ACTIVE]
+        self.active: IntArray = np.array(active, dtype=np.int64)
+        self._largest_kv_tokens = int(self.usable_kv_tokens[self.active].max(initial=0))

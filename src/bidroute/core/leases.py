@@ -93,7 +93,6 @@ class DeviceLedger:
         self.device = device
         self.status = Status.ACTIVE
         self.periods = 0
-        self.period_s = device.period_s
         self._pool = pool
         self._index = index
 

@@ -6,8 +6,10 @@ KV tokens used, KV tokens pending, prefill tokens, …). Lease states: 0 pending
 
 from __future__ import annotations
 
+import math
+
 from bidroute._kernels import kernel
-from bidroute.core.queue import IntArray
+from bidroute.core.queue import FloatArray, IntArray
 
 
 @kernel
@@ -28,10 +30,10 @@ def count_row(columns: IntArray, totals: IntArray, device: int, row: int, sign: 
 @kernel
 def change_row(columns: IntArray, totals: IntArray, device: int, row: int, decoded_tokens: int, state: int) -> None:
     """Give a row this many decoded tokens and this state."""
-    count_row(columns, totals, device, row, -1)
-    columns[2, row] = decoded_tokens
-    columns[5, row] = state
-    count_row(columns, totals, device, row, 1)
+    for sign in (-1, 1):  # a loop, because numba would compile `count_row` anew for each constant
+        count_row(columns, totals, device, row, sign)
+        columns[2, row] = decoded_tokens
+        columns[5, row] = state
 
 
 @kernel
@@ -41,3 +43,14 @@ def advance_rows(columns: IntArray, totals: IntArray, device: int, start: int, s
         if columns[5, row] == 2:
             columns[2, row] += periods
             totals[2, device] += periods
+
+
+@kernel
+def pace(period_s: FloatArray, devices: IntArray) -> tuple[float, float]:
+    """The smallest of `period_s` [G], and its mean over `devices`."""
+    smallest, total = math.inf, 0.0
+    for one in period_s:
+        smallest = min(smallest, one)
+    for device in devices:
+        total += period_s[device]
+    return smallest, total / len(devices)

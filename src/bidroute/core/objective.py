@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -67,8 +68,7 @@ class Objective:
 
     def weights(self) -> FloatArray:
         """What the decision kernel needs: the weights, then horizon_s, priority_base, the share of service."""
-        numbers = [getattr(self, name) for name in _WEIGHTS]
-        return np.array([*numbers, self.horizon_s, self.priority_base, SERVICE_SHARE])
+        return _weights_of(self)
 
     def terms(
         self,
@@ -119,6 +119,13 @@ class Objective:
 SERVICE_SHARE = 0.5
 
 _WEIGHTS = ("throughput", "latency", "ttft", "tail", "goodput", "sigma", "alpha", "beta", "gamma")
+
+
+@lru_cache(maxsize=16)
+def _weights_of(objective: Objective) -> FloatArray:
+    numbers = [getattr(objective, name) for name in _WEIGHTS]
+    return np.array([*numbers, objective.horizon_s, objective.priority_base, SERVICE_SHARE])
+
 
 # Measured (docs/results.md). The patient ones pay where output lengths can be told apart in advance; where they
 # cannot, the order errs more the longer it is trusted, and `balanced` or `tail` is better on the mean as well.

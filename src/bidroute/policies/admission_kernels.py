@@ -134,17 +134,18 @@ def _peaks_safe(numbers: IntArray, peaks: IntArray, d: int, size: int, left: int
 
 
 @kernel
-def _put_on_grid(view: View, d: int, size: int, age: int, length_class: int, exact: int) -> None:
-    """Add one request to mean and variance; one rounded up to blocks wastes half a block on average."""
+def _put_on_grid(view: View, d: int, size: int, row: int, length_class: int, left: int) -> None:
+    """Add one request to mean and variance; one rounded up to blocks wastes half a block on average.
+
+    `left`: the periods it has left where they are known, else 0, and then `row` is its age in `residual`.
+    """
     base = size + 0.5 * (view.numbers[d, BLOCK] - 1)
-    if exact > 0:
-        left = max(exact - age, 1)
+    if left > 0:
         for b in range(len(view.distance)):
             if view.distance[b] >= left:
                 break
             view.grids[MEAN, d, b] += base + min(view.growth[b], left - 1)
         return
-    row = view.age_index[min(age, len(view.age_index) - 1)]
     for b in range(len(view.distance)):
         alive, tokens = view.residual[length_class, row, b], base + view.growth[b]
         view.grids[MEAN, d, b] += alive * tokens
@@ -187,18 +188,15 @@ def _ensure_forecast(view: View, d: int, exact: int) -> None:
     start = view.offset[numbers[d, DEVICE]]
     for i in range(n):
         if mode == EXACT:
-            size, age, length_class, length = peaks[SIZE, d, i], 0, 0, peaks[LEFT, d, i]
+            size, age, length_class, left = peaks[SIZE, d, i], 0, 0, peaks[LEFT, d, i]
         else:
-            age, length_class, length = (
-                view.columns[2, start + i],
-                view.columns[3, start + i],
-                view.columns[4, start + i],
-            )
+            age, length_class = view.columns[2, start + i], view.columns[3, start + i]
+            left = max(view.columns[4, start + i] - age, 1) if view.columns[4, start + i] > 0 else 0
             size = view.columns[1, start + i] + age + 1
         if target == EXACT:
-            _insert_peak(peaks, d, i, numbers[d, BLOCK], size, max(length - age, 1))
+            _insert_peak(peaks, d, i, numbers[d, BLOCK], size, left)
         else:
-            _put_on_grid(view, d, size, age, length_class, length)
+            _put_on_grid(view, d, size, view.age_index[min(age, len(view.age_index) - 1)], length_class, left)
     numbers[d, MODE], numbers[d, HOT] = target, 0
 
 
@@ -220,9 +218,8 @@ def _stays_safe(view: View, d: int, prompt: int, length_class: int, exact: int) 
 
 
 @kernel
-def judge(view: View, d: int, prompt: int, length_class: int, exact: int) -> int:
-    """The verdict on one candidate for device d, as the batch stands."""
-    numbers = view.numbers
+def startable(numbers: IntArray, d: int, prompt: int, exact: int) -> int:
+    """The verdict on one candidate for device d, as the batch stands, without a look ahead."""
     block, capacity = numbers[d, BLOCK], numbers[d, CAPACITY]
     if in_blocks(prompt + max(exact, 1), block) > capacity:
         return NEVER_HERE
@@ -230,10 +227,17 @@ def judge(view: View, d: int, prompt: int, length_class: int, exact: int) -> int
         return NO_SLOT
     if numbers[d, HELD] + in_blocks(prompt + 1, block) > capacity:
         return KV_NOW
-    # An empty device takes whatever can start: it runs alone, and waiting would not make it any safer.
-    if view.safety and numbers[d, LEASES] > 0 and not _stays_safe(view, d, prompt, length_class, exact):
-        return KV_FUTURE
     return RELEASED
+
+
+@kernel
+def judge(view: View, d: int, prompt: int, length_class: int, exact: int) -> int:
+    """The verdict on one candidate for device d, as the batch stands."""
+    verdict = startable(view.numbers, d, prompt, exact)
+    # An empty device takes whatever can start: it runs alone, and waiting would not make it any safer.
+    if verdict < RELEASED or not view.safety or view.numbers[d, LEASES] == 0:
+        return verdict
+    return RELEASED if _stays_safe(view, d, prompt, length_class, exact) else KV_FUTURE
 
 
 @kernel
@@ -245,7 +249,7 @@ def add(view: View, d: int, prompt: int, length_class: int, exact: int) -> None:
         if numbers[d, MODE] == EXACT:
             _insert_peak(view.peaks, d, numbers[d, LEASES], numbers[d, BLOCK], prompt + 1, exact)
         else:
-            _put_on_grid(view, d, prompt + 1, 0, length_class, exact)
+            _put_on_grid(view, d, prompt + 1, view.age_index[0], length_class, exact)
     numbers[d, HELD] += in_blocks(prompt + 1, numbers[d, BLOCK])
     numbers[d, FREE] -= 1
     numbers[d, LEASES] += 1

@@ -21,6 +21,7 @@ from bidroute.policies.admission_kernels import (
     View,
     add,
     judge,
+    startable,
 )
 
 EXACT_KINDS = 64  # four per doubling of an exact length, to 65 536 tokens
@@ -168,6 +169,8 @@ def walk_pairs(
     """
     is_taken = np.zeros(len(prompts), dtype=np.bool_)
     numbers, slots = view.numbers, 0
+    # The shortest prompt that was not safe, by device and class: batches only fill up, so a longer one is not either.
+    unsafe_prompt = np.full((len(numbers), view.residual.shape[0]), ENDLESS)
     for d in range(len(numbers)):
         slots += numbers[d, FREE]
     taken, best, passed = 0, NOBODY, 0
@@ -180,7 +183,13 @@ def walk_pairs(
         if is_taken[row] or (reserved and row != best):
             continue
         prompt, length_class, length = prompts[row], classes[row], lengths[row]
-        verdicts[k] = judge(view, d, prompt, length_class, length)
+        verdicts[k] = startable(numbers, d, prompt, length)
+        if verdicts[k] == RELEASED and length == 0 and unsafe_prompt[d, length_class] <= prompt:
+            verdicts[k] = KV_FUTURE
+        elif verdicts[k] == RELEASED:
+            verdicts[k] = judge(view, d, prompt, length_class, length)
+            if verdicts[k] == KV_FUTURE and length == 0:
+                unsafe_prompt[d, length_class] = prompt
         if verdicts[k] == RELEASED:
             add(view, d, prompt, length_class, length)
             is_taken[row] = True

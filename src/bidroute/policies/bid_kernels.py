@@ -106,16 +106,3 @@ def tally(
     for i in range(m):
         if furthest[i] >= 0:
             counts[furthest[i]] += 1
-
-
-@kernel
-def best_first(ratio: FloatArray, keep: int) -> IntArray:
-    """Indexes of the `keep` largest of `ratio` [k], largest first; equal ones in their own order."""
-    n = len(ratio)
-    if keep < n:
-        limit = np.partition(-ratio, keep - 1)[keep - 1]
-        chosen = np.flatnonzero(-ratio <= limit)
-    else:
-        chosen = np.arange(n)
-    order = chosen[np.argsort(-ratio[chosen], kind="mergesort")]
-    return order[: min(keep, n)]

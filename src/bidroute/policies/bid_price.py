@@ -28,8 +28,8 @@ from bidroute.policies.admission import HOLD_BY_VERDICT, Admission
 from bidroute.policies.admission_kernels import RELEASED
 from bidroute.policies.arrivals import ArrivalHistory
 from bidroute.policies.base import Assignment, Decision, Explanation, Hold, Policy, Timing
-from bidroute.policies.bid_kernels import PRICED_OUT, best_first, tally
-from bidroute.policies.bids import Bidding, Bids
+from bidroute.policies.bid_kernels import PRICED_OUT, tally
+from bidroute.policies.bids import Bidding, Bids, best_first
 from bidroute.policies.patience import SojournTracker
 from bidroute.policies.price_updates import PriceUpdates
 from bidroute.policies.registry import PolicySettings, register

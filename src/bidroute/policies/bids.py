@@ -46,8 +46,8 @@ class Bidding:
             self.threshold_s,
             PRICE_FLOOR * self.price_scale,
             self.objective.weights(),
-            fastest_s(state),
-            periods_s(state, devices),
+            state.fleet.pace_s()[0],
+            state.fleet.period_s[devices],
             queue.arrival_s,
             queue.priority,
             queue.ttft_slo_s,
@@ -71,8 +71,8 @@ class Bidding:
         """
         queue = state.queue
         tokens = expected_tokens(state, self.prices, np.array([row]))
-        first_token_s = periods_s(state, np.array([device]))
-        service_s, fastest_service_s = tokens * first_token_s, tokens * fastest_s(state)
+        first_token_s = state.fleet.period_s[device : device + 1]
+        service_s, fastest_service_s = tokens * first_token_s, tokens * state.fleet.pace_s()[0]
         wait_s = now_s - queue.arrival_s[row : row + 1]
         ttft_slack_s = queue.ttft_slo_s[row : row + 1] - first_token_s
         slo_s = np.minimum(queue.e2e_slo_s[row : row + 1], ttft_slack_s + service_s)
@@ -85,18 +85,19 @@ class Bidding:
         return {name: float(term[0]) * factor for name, term in terms.items()}
 
 
-def periods_s(state: RoutingState, devices: IntArray) -> FloatArray:
-    """Duration of one iteration on each of `devices` as last seen, float64[D]."""
-    return np.array([state.fleet.ledgers[device].period_s for device in devices])
-
-
-def fastest_s(state: RoutingState) -> float:
-    """The shortest iteration among the devices of the fleet, in seconds; those that left keep their last one."""
-    return min(ledger.period_s for ledger in state.fleet.ledgers)
-
-
 def expected_tokens(state: RoutingState, prices: ShadowPrices, rows: IntArray) -> FloatArray:
     """Expected output tokens of the queue's `rows`, float64[m]: known for certain, or the mean of the class."""
     exact = state.queue.exact_tokens[rows]
     mean = prices.columns(state.lengths).mean_tokens[state.queue.length_class[rows]]
     return np.where(exact > 0, exact, mean)
+
+
+def best_first(ratio: FloatArray, keep: int) -> IntArray:
+    """Indexes of the `keep` largest of `ratio` [k], largest first; equal ones in their own order."""
+    falling = -ratio
+    if keep >= len(ratio):
+        return falling.argsort(kind="stable")
+    limit = np.partition(falling, keep - 1)[keep - 1]
+    chosen = (falling <= limit).nonzero()[0]
+    order: IntArray = chosen[falling[chosen].argsort(kind="stable")[:keep]]
+    return order

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from bidroute.core.objective import Objective
-from bidroute.core.queue import FloatArray, IntArray
+from bidroute.core.queue import FloatArray
 from bidroute.core.state import RoutingState
 from bidroute.policies.arrivals import ArrivalHistory
 from bidroute.pricing.prices import Sample, ShadowPrices
@@ -30,13 +30,18 @@ class PriceUpdates:
         self.price_scale = 0.0
         self._random = np.random.default_rng(seed)
         self._last_s = -math.inf
+        starts = prices.starts_periods
+        self._gaps_periods = np.diff(np.append(starts, prices.grid.horizon_periods))
+        self._no_waits = np.zeros(len(starts))
+        self._not_exact = np.zeros(len(starts), dtype=np.int64)
+        self._at_once = np.zeros(QUEUE_DRAWS, dtype=np.int64)
 
     def run(self, now_s: float, state: RoutingState, objective: Objective, threshold_s: float) -> None:
         """Step the prices if enough periods have passed since the last step."""
-        devices = np.array(state.fleet.accepting(), dtype=np.int64)
+        devices = state.fleet.active
         if not len(devices) or not len(self.history):
             return
-        period_s = _mean_period_s(state, devices)
+        _, period_s = state.fleet.pace_s()
         elapsed_periods = (now_s - self._last_s) / period_s
         if elapsed_periods < PERIODS_PER_STEP:
             return
@@ -51,8 +56,7 @@ class PriceUpdates:
     def service_s(self, state: RoutingState) -> float:
         """Expected decode time of a recent arrival: the least that a mean sojourn can be."""
         mean_tokens = self.prices.columns(state.lengths).mean_tokens[self.history.length_class]
-        devices = np.array(state.fleet.accepting() or range(len(state.fleet)), dtype=np.int64)
-        return float(mean_tokens.mean()) * _mean_period_s(state, devices)
+        return float(mean_tokens.mean()) * state.fleet.pace_s()[1]
 
     def _sample(
         self, now_s: float, state: RoutingState, objective: Objective, threshold_s: float, period_s: float
@@ -65,23 +69,20 @@ class PriceUpdates:
         past = self._random.integers(0, len(history), len(starts))
         prompt_tokens = np.concatenate([queue.prompt_tokens[rows], history.prompt_tokens[past]])
         length_class = np.concatenate([queue.length_class[rows], history.length_class[past]])
-        exact_tokens = np.concatenate([queue.exact_tokens[rows], np.zeros(len(starts), dtype=np.int64)])
-        wait_s = np.concatenate([now_s - queue.arrival_s[rows], np.zeros(len(starts))])
+        exact_tokens = np.concatenate([queue.exact_tokens[rows], self._not_exact])
+        wait_s = np.concatenate([now_s - queue.arrival_s[rows], self._no_waits])
         mean_tokens = self.prices.columns(state.lengths).mean_tokens[length_class]
         tokens: FloatArray = np.where(exact_tokens > 0, exact_tokens, mean_tokens)
         slo_s = np.full(len(wait_s), math.inf)
         slo_s[: len(rows)] = np.minimum(queue.e2e_slo_s[rows], queue.ttft_slo_s[rows] + tokens[: len(rows)] * period_s)
         reward = _rewards(objective, wait_s, tokens, slo_s, threshold_s, period_s)
-        reward[: len(rows)] *= objective.priority_factor(queue.priority[rows])
+        priority = queue.priority[rows]
+        if priority.any():
+            reward[: len(rows)] *= objective.priority_factor(priority)
         per_draw = np.full(len(rows), waiting / max(len(rows), 1))
-        gaps_s = np.diff(np.append(starts, self.prices.grid.horizon_periods)) * period_s
-        weight = np.concatenate([per_draw, self.history.rate_per_s(now_s) * gaps_s])
-        earliest: IntArray = np.concatenate([np.zeros(len(rows), dtype=np.int64), starts])
+        weight = np.concatenate([per_draw, self.history.rate_per_s(now_s) * (self._gaps_periods * period_s)])
+        earliest = np.concatenate([self._at_once[: len(rows)], starts])
         return Sample(prompt_tokens, length_class, exact_tokens, reward, weight, earliest)
-
-
-def _mean_period_s(state: RoutingState, devices: IntArray) -> float:
-    return float(sum(state.fleet.ledgers[g].period_s for g in devices) / len(devices))
 
 
 def _rewards(

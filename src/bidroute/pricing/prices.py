@@ -119,14 +119,13 @@ class ShadowPrices:
         """
         self.fit_fleet(len(fleet))
         columns = self.columns(lengths)
-        period_s = np.array([ledger.period_s for ledger in fleet.ledgers])
         slot_demand, kv_demand = np.empty_like(self.slot_price), np.empty_like(self.kv_price)
         demand_at_prices(
             self.slot_price,
             self.kv_price,
             fleet.batch_slots,
             fleet.kv_tokens,
-            period_s,
+            fleet.period_s,
             devices,
             self.grid.edges_periods,
             self.starts_periods,
@@ -152,7 +151,7 @@ class ShadowPrices:
         columns, exact = self.columns(lengths), sample.exact_tokens
         tokens = np.where(exact > 0, exact, columns.mean_tokens[sample.length_class])
         growth = np.where(exact > 0, exact * (exact + 1) / 2, columns.mean_growth[sample.length_class])
-        slots, kv = float(fleet.batch_slots[devices].mean()), float(fleet.kv_tokens[devices].mean())
+        slots, kv = (float(capacity[devices].sum()) / len(devices) for capacity in (fleet.batch_slots, fleet.kv_tokens))
         share = tokens / slots + (sample.prompt_tokens * tokens + growth) / kv
         return float(sample.reward.sum() / share.sum())
 
@@ -201,5 +200,7 @@ class ShadowPrices:
 
     def cut(self, devices: IntArray, factor: float) -> None:
         """Multiply all prices of `devices` by `factor`."""
+        if not len(devices):
+            return
         self.slot_price[devices] *= factor
         self.kv_price[devices] *= factor
