@@ -47,7 +47,7 @@ def refusal(path: Path, **options: object) -> str:
         (VIDUR + "0,1,1\n", "1,-5,2\n", "line 3: num_prefill_tokens is -5; expected 0 or more tokens"),
         (VIDUR + "0,1,1\n", "1,5,0\n", "line 3: num_decode_tokens is 0; expected 1 or more tokens"),
         (VIDUR + "0,1,1\n", "1,2.5,2\n", "line 3: num_prefill_tokens is '2.5'; expected a whole number of tokens"),
-        (VIDUR + "0,1,1\n", "1,1e30,2\n", "line 3: num_prefill_tokens is '1e30'; expected a whole number of tokens"),
+        (VIDUR + "0,1,1\n", "1,1e30,2\n", "line 3: num_prefill_tokens is 1e30; expected 1000000000 tokens at most"),
         (VIDUR + "0,1,1\n", "1,nan,2\n", "line 3: num_prefill_tokens is nan; expected a finite number"),
         (VIDUR + "0,1,1\n", "1,1_000,2\n", "line 3: num_prefill_tokens is '1_000'; expected a number"),
         (VIDUR + "0,1,1\n", "nan,1,2\n", "line 3: arrived_at is nan; expected a finite number"),

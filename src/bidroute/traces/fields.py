@@ -17,7 +17,9 @@ def token_count(text: str, column: str, *, least: int) -> int:
         if least <= tokens <= LARGEST_TOKENS:
             return tokens
     value = finite_number(text, column)
-    if not (value.is_integer() and value <= LARGEST_TOKENS):
+    if value > LARGEST_TOKENS:
+        raise ValueError(f"{column} is {text}; expected {LARGEST_TOKENS} tokens at most")
+    if not value.is_integer():
         raise ValueError(f"{column} is {text!r}; expected a whole number of tokens")
     if value < least:
         raise ValueError(f"{column} is {text}; expected {least} or more tokens")

@@ -80,7 +80,7 @@ def _collect(
                 columns.skip(f"{trace_format.unit} {number}: {_printable(str(reason))}")
                 if skip_bad_rows:
                     continue
-                raise TraceError(f"{path}, {columns.first_reason}") from None
+                raise TraceError(f"{path}, {columns.first_reason} (or skip bad rows: --skip-bad-rows)") from None
             last_s = arrival_s
             columns.arrival_s.append(arrival_s)
             columns.prompt_tokens.append(prompt_tokens)
