@@ -24,9 +24,14 @@ def test_reads_groups_with_defaults(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("devices:\n- {batch_slots: 0, kv_tokens: 9}", r"devices\[0\].batch_slots: expected int >= 1"),
-        ("devices:\n- {batch_slots: many}", r"devices\[0\].batch_slots: expected int, got str"),
-        ("devices:\n- {batch_slots: 1, kv: 9}", r"devices\[0\]: object contains unknown field kv"),
+        ("devices:\n- {batch_slots: 0, kv_tokens: 9}", r"devices\[0\].batch_slots: expected int >= 1, got 0"),
+        ("devices:\n- {batch_slots: many}", r"devices\[0\].batch_slots: expected int, got 'many'"),
+        (
+            "devices:\n- {batch_slots: 1, kv: 9}",
+            r"devices\[0\]: object contains unknown field kv; the fields are batch",
+        ),
+        ("devices:\n- {batch_slots: 99999999999999999999}", r"expected int <= 1000000, got 9+"),
+        ("devices:\n- {batch_slots: 1, count: 60000}\n- {batch_slots: 1, count: 60000}", r"120000 devices; expected"),
         ("devices:\n- {kv_tokens: 9}", r"devices\[0\]: object missing required field batch_slots"),
         ("devices:\n- {batch_slots: 1, speed: .nan}", r"devices\[0\].speed: "),
         ("devices:\n- {batch_slots: 1, speed: .inf}", r"devices\[0\].speed: inf; expected a positive number"),

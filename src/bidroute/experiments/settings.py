@@ -18,6 +18,16 @@ BUILTIN_KV_TOKENS = {"builtin:reasoning-like": 200_000, "builtin:long-context-li
 DEFAULT_LATENCY = "affine:0.006,5e-05,5.086e-08"
 DEFAULT_PREFILL = "affine:0.005,4e-05"
 DEFAULT_RECOMPUTE_S = 4e-5
+# Far more than anybody has; what lies beyond is a slip of the keyboard that would fill the memory.
+MOST_DEVICES = 100_000
+MOST_BATCH_SLOTS = 1_000_000
+MOST_KV_TOKENS = 10**12
+_MOST = {
+    "requests": 10**9,
+    "devices": MOST_DEVICES,
+    "batch_slots": MOST_BATCH_SLOTS,
+    "kv_tokens": MOST_KV_TOKENS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +57,12 @@ class ScenarioSettings:
     slo: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("requests", "devices", "batch_slots", "kv_tokens"):
-            _check_count(name, getattr(self, name))
+        for name, most in _MOST.items():
+            _check_count(name, getattr(self, name), most)
         if self.speedup is not None and not (math.isfinite(self.speedup) and self.speedup > 0):
             raise ConfigError(f"speedup: {self.speedup}; expected a positive number, such as 13")
-        if not (math.isfinite(self.recompute_s_per_token) and self.recompute_s_per_token >= 0):
-            raise ConfigError(f"recompute: {self.recompute_s_per_token}; expected seconds per token, 0 or more")
+        if not 0 <= self.recompute_s_per_token <= 1:
+            raise ConfigError(f"recompute: {self.recompute_s_per_token}; expected seconds per token, 0 to 1")
         if self.fleet is not None:
             self._check_fleet_alone()
 
@@ -68,6 +78,8 @@ class ScenarioSettings:
         return self.trace.startswith("builtin:")
 
 
-def _check_count(name: str, value: int | None) -> None:
+def _check_count(name: str, value: int | None, most: int) -> None:
     if value is not None and value < 1:
         raise ConfigError(f"{name.replace('_', '-')}: {value}; expected a whole number, 1 or more")
+    if value is not None and value > most:
+        raise ConfigError(f"{name.replace('_', '-')}: {value}; expected {most} at most; give less")
