@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, cast
 
 import typer
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command("compare")(compare_command)
 app.command("explain")(explain_command)
 app.command("bench")(bench_command)
+_COMMANDS = ("compare", "explain", "bench")
 
 
 def _show_version(wanted: bool) -> None:
@@ -59,8 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(str(problem))
     except OSError as problem:
         return _failed(f"{problem.filename or 'input or output'}: {problem.strerror or problem}")
+    except MemoryError as problem:
+        return _failed(f"out of memory: {problem or 'no more to be had'}; use fewer requests, devices or --jobs")
     except _USAGE_ERROR as problem:
-        return _failed(f"{_message(problem)} (see bidroute --help)")
+        return _failed(_usage_message(problem, sys.argv[1:] if arguments is None else arguments))
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
     if code == EXIT_INTERRUPTED:
@@ -73,5 +77,17 @@ def _failed(message: str) -> int:
     return EXIT_BAD_INPUT
 
 
-def _message(problem: Exception) -> str:
-    return str(getattr(problem, "format_message", problem.__str__)()).rstrip(".")
+def _usage_message(problem: Exception, arguments: Sequence[str]) -> str:
+    """What is wrong, the value that was given (newer versions of typer leave it out), and where help is."""
+    message = str(getattr(problem, "format_message", problem.__str__)()).rstrip(".")
+    names = getattr(getattr(problem, "param", None), "opts", [])
+    given = [value for name, value in pairwise(_split(arguments)) if name in names]
+    if given and repr(given[-1]) not in message:
+        message = f"{message}; given: {given[-1]!r}"
+    command = getattr(getattr(problem, "ctx", None), "info_name", None)
+    return f"{message} (see {f'bidroute {command}' if command in _COMMANDS else 'bidroute'} --help)"
+
+
+def _split(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with `--name=value` as two."""
+    return [part for argument in arguments for part in (argument.split("=", 1) if argument[:2] == "--" else [argument])]

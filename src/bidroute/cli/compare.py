@@ -12,6 +12,7 @@ from rich.console import Console
 
 from bidroute.cli import options
 from bidroute.cli.progress import progress_bar
+from bidroute.errors import ConfigError
 from bidroute.experiments import Comparison, ScenarioSettings, compare, cores, judge
 from bidroute.experiments import settings as defaults
 from bidroute.experiments.comparison import DEFAULT_POLICIES, DEFAULT_SEEDS
@@ -118,8 +119,7 @@ def compare_command(
         objective=objective,
         slo=slo,
     )
-    for path in filter(None, (json, html, per_request)):
-        check_writable(path)
+    check_outputs(trace, {"--json": json, "--html": html, "--per-request": per_request})
     with progress_bar("comparing") as on_progress:
         comparison = compare(
             settings,
@@ -139,6 +139,18 @@ def compare_command(
     if html is not None:
         write_html(comparison, html)
         typer.echo(f"report: {options.shown(html)}")
+
+
+def check_outputs(trace: str, outputs: dict[str, Path | None]) -> None:
+    """Raise ConfigError when an output could not be written, or would replace the trace or another output."""
+    taken = {Path(trace).resolve(): "--trace"}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        check_writable(path)
+        other = taken.setdefault(path.resolve(), option)
+        if other != option and (path.is_file() or not path.exists()):
+            raise ConfigError(f"{other} and {option} are both {path}; expected different files: give one another name")
 
 
 def show(comparison: Comparison) -> None:

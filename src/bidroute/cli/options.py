@@ -146,7 +146,8 @@ Objective = Annotated[
     typer.Option(
         metavar="PRESET|k=v,…",
         rich_help_panel=_ROUTING,
-        help="What price-based policies aim for: balanced, ttft, latency, throughput, tail, goodput; or weights.",
+        help="What price-based policies aim for: balanced, ttft, latency, throughput, tail, goodput; or k=v,… to "
+        "change weights of balanced, such as latency=2,tail=10; or both: ttft,patience=1.5.",
     ),
 ]
 SloOption = Annotated[
