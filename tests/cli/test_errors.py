@@ -47,6 +47,23 @@ BAD_OPTIONS = [
     (["--json", "/absent/out.json"], "/absent/out.json"),
     (["--html", "/"], "it is a folder"),
     (["--nonsense"], "--nonsense"),
+    (["--requests", "many"], "given: 'many' (see bidroute compare --help)"),
+    (["--speedup=fast"], "given: 'fast'"),
+    (["--speedup", "1e-308"], "raise --speedup"),
+    (["--requests", "99999999999"], "at most"),
+    (["--devices", "1000000000"], "devices: 1000000000; expected 100000 at most"),
+    (["--batch-slots", "1000000000"], "at most"),
+    (["--kv-tokens", "99999999999999999999"], "at most"),
+    (["--engine", "block_size=99999999999999999999"], "block_size=99999999999999999999; expected 1 to"),
+    (["--engine", "max_batched_tokens=0"], "max_batched_tokens=0; expected 1 to"),
+    (["--mode", "disaggregated:999999999999"], "1 to 100000"),
+    (["--latency", "affine:0,0,0"], "takes no time"),
+    (["--latency", "affine:1000,1000,1000"], "takes more than 1000 s"),
+    (["--latency", "affine:1e300,0,0"], "1e+300; expected seconds"),
+    (["--recompute", "1e300"], "recompute: 1e+300"),
+    (["--lengths", "noisy:1e9"], "SIGMA 0 to 10"),
+    (["--objective", "tail=1e308"], "1e+308"),
+    (["--objective", "tail=1,tail=2"], "given twice"),
 ]
 
 
@@ -76,6 +93,10 @@ def test_a_bad_option_is_refused(options, says, capsys):
         (VIDUR, "trace.csv"),
         ("", "trace.csv"),
         ("what,is,this\n1,2,3\n", "trace.csv"),
+        (VIDUR + "0,10,5\n1,99999999999,5\n", "expected 1000000000 tokens at most"),
+        (VIDUR + "0,10,5\n1,ten,5\n", "--skip-bad-rows"),
+        (VIDUR + "0,10,5\n1e300,10,5\n", "check the unit of its times"),
+        (VIDUR + "0,10,999999\n", "every request of trace needs 1000009 KV tokens"),
     ],
 )
 def test_a_bad_trace_is_refused_with_its_place(tmp_path, text, says, capsys):
@@ -93,6 +114,29 @@ def test_bad_rows_can_be_skipped_and_are_counted(tmp_path, capsys):
 @pytest.mark.parametrize("objective", ["best", "tail=nan", "tail=-1", "speed=1", "tail="])
 def test_a_bad_objective_is_refused(objective, capsys):
     assert "objective" in refused(["compare", "--policies", "bid_price", "--objective", objective], capsys)
+
+
+def test_outputs_must_not_replace_the_trace_or_one_another(tmp_path, capsys):
+    (tmp_path / "trace.csv").write_text(VIDUR + "0,10,5\n")
+    trace, out = str(tmp_path / "trace.csv"), str(tmp_path / "out")
+    assert "--trace and --json are both" in refused(["compare", "--trace", trace, "--json", trace], capsys)
+    assert "--json and --html are both" in refused(["compare", "--json", out, "--html", out], capsys)
+
+
+def test_running_out_of_memory_is_one_line(capsys, monkeypatch):
+    def starved(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("bidroute.experiments.comparison.prepare", starved)
+    assert "out of memory" in refused(["compare"], capsys)
+
+
+@pytest.mark.parametrize("rows", ["0,10,5\n", "3,10,5\n3,20,6\n"])
+def test_requests_that_all_arrive_at_once_are_run(rows, tmp_path, capsys):
+    (tmp_path / "trace.csv").write_text(VIDUR + rows)
+    trace = ["--trace", str(tmp_path / "trace.csv")]
+    assert main(["compare", *trace, "--policies", "round_robin", "--jobs", "1", "--seeds", "1"]) == 0
+    assert "(all at once)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_bad_command_is_refused(capsys):

@@ -77,7 +77,7 @@ def test_requests_that_fit_nowhere_are_counted_and_noted(tmp_path):
 def test_when_all_are_refused_it_is_an_error(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,500\n")
-    with pytest.raises(ConfigError, match="every request was refused"):
+    with pytest.raises(ConfigError, match="every request of trace needs 510 KV tokens"):
         compare(ScenarioSettings(trace=str(path), kv_tokens=100), ["round_robin"], seeds=1)
 
 

@@ -70,3 +70,13 @@ def test_all_at_once_is_an_infinite_load_and_needs_no_speedup():
     load = estimate_load(workload(rate=math.inf), [DeviceModel(5, 10_000, Constant())])
     assert math.isinf(load.load)
     assert speedup_for_load(load) == 1.0
+
+
+def test_prefill_workers_that_take_no_time_never_bind():
+    class Instant:
+        def seconds(self, new_tokens):
+            return 0.0
+
+    load = estimate_load(workload(), [DeviceModel(5, 10_000, Constant())], [Instant()])
+    assert load.capacity_per_s == pytest.approx(0.5)
+    assert load.binding == "batch slots"

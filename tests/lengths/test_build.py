@@ -45,9 +45,9 @@ def test_an_unknown_name_lists_the_choices(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", ["noisy", "noisy:", "noisy:lots", "noisy:-1", "noisy:nan", "noisy:inf"])
 def test_a_noisy_predictor_needs_a_sigma(spec: str) -> None:
-    with pytest.raises(ConfigError, match="SIGMA 0 or more"):
+    with pytest.raises(ConfigError, match="SIGMA 0 to 10"):
         build_predictor(spec)
-    with pytest.raises(ConfigError, match="SIGMA 0 or more"):
+    with pytest.raises(ConfigError, match="SIGMA 0 to 10"):
         predicted_tokens(spec, LENGTHS, 0)
 
 

@@ -16,7 +16,7 @@ TWO = devices(2, 1, 10)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"block_size": 0}, "block_size=0; expected 1 or more"),
+        ({"block_size": 0}, "block_size=0; expected 1 to"),
         ({"max_batched_tokens": 0}, "max_batched_tokens=0"),
         ({"eviction": "swap"}, "'swap'; expected one of: preempt, reserve"),
         ({"recompute_s_per_token": float("nan")}, "recompute_s_per_token=nan"),

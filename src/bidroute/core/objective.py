@@ -56,6 +56,10 @@ class Objective:
             value = getattr(self, field.name)
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"objective: {field.name}={value}; expected a finite number, 0 or more")
+            if value > _LARGEST:
+                raise ConfigError(
+                    f"objective: {field.name}={value:g}; expected {_LARGEST:g} at most; only ratios matter"
+                )
         if not any(getattr(self, name) > 0 for name in _WEIGHTS):
             raise ConfigError(f"objective: every weight is 0; give one of {', '.join(_WEIGHTS)} a positive value")
         for name in ("horizon_s", "patience", "priority_base"):
@@ -118,6 +122,7 @@ class Objective:
 # needs to finish in time, but not the whole of it, which would turn the order into longest first.
 SERVICE_SHARE = 0.5
 
+_LARGEST = 1e100
 _WEIGHTS = ("throughput", "latency", "ttft", "tail", "goodput", "sigma", "alpha", "beta", "gamma")
 
 
@@ -157,6 +162,8 @@ def parse_objective(text: str) -> Objective:
             objective = PRESETS[part]
         elif name not in names:
             raise ConfigError(f"objective term {name!r} is unknown; choose from: {', '.join(names)}")
+        elif name in changes:
+            raise ConfigError(f"objective term {name} is given twice; give it once")
         else:
             try:
                 changes[name] = float(value)

@@ -144,7 +144,7 @@ def _notes(experiment: Experiment, results: list[Result]) -> list[str]:
     notes += _count_notes(results, "refused", "fit no device (or not the one they were sent to) and were refused")
     notes += _count_notes(results, "unfinished", "were never finished")
     if all(result.row["refused"] == len(workload) for result in results):
-        raise ConfigError("every request was refused: none fits; give more with --kv-tokens or use a larger device")
+        raise ConfigError("every request was refused: none fits a device; give more KV tokens or smaller blocks")
     load = experiment.load.load
     if math.isfinite(load) and not 0.5 <= load <= 1.5 and experiment.settings.speedup is None:
         factor = experiment.speedup * TARGET_LOAD / load

@@ -85,7 +85,7 @@ def longest_held(result: RunResult) -> int:
     held_s = result.start_s - result.arrival_s
     held_s = np.where(result.status == Outcome.UNFINISHED, np.inf, held_s)
     if np.all(np.isnan(held_s)):
-        raise ConfigError("every request was refused: none fits; give more with --kv-tokens or use a larger device")
+        raise ConfigError("every request was refused: none fits a device; give more KV tokens or smaller blocks")
     return int(np.nanargmax(held_s))
 
 

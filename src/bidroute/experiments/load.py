@@ -15,9 +15,11 @@ from typing import Protocol
 
 import numpy as np
 
+from bidroute.errors import ConfigError
 from bidroute.traces.workload import Workload
 
 TARGET_LOAD = 1.0
+LONGEST_PERIOD_S = 1000.0
 _SAMPLE = 500  # requests whose prefill times are averaged
 
 
@@ -79,6 +81,11 @@ def pace(device: DeviceModel, workload: Workload) -> DevicePace:
     by_kv = device.kv_tokens / held
     batch = max(1, math.floor(min(device.batch_slots, by_kv)))
     period_s = device.decode.seconds(batch, round(batch * held))
+    if not 0 < period_s <= LONGEST_PERIOD_S:
+        took = "no time" if period_s == 0 else f"more than {LONGEST_PERIOD_S:g} s"
+        raise ConfigError(
+            f"latency: an iteration of {batch} requests takes {took}; expected A, B, C in seconds, one of them above 0"
+        )
     mean_output = float(np.mean(workload.output_tokens))
     request_s = mean_output * period_s / batch
     if device.prefill is not None:
@@ -106,7 +113,8 @@ def estimate_load(
     capacity = sum(one.requests_per_s for one in paces)
     binding = "KV cache" if sum(one.kv_binds for one in paces) * 2 > len(paces) else "batch slots"
     if prefill_workers:
-        prefill_capacity = sum(1.0 / mean_prefill_s(worker, workload) for worker in prefill_workers)
+        times_s = [mean_prefill_s(worker, workload) for worker in prefill_workers]
+        prefill_capacity = sum(1.0 / time_s if time_s > 0 else math.inf for time_s in times_s)
         if prefill_capacity < capacity:
             capacity, binding = prefill_capacity, "prefill"
     rate = arrivals_per_s(workload)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from bidroute.errors import ConfigError
+from bidroute.experiments.settings import MOST_DEVICES
 from bidroute.simulator import EngineConfig, Slo
 
 _WHOLE = ("block_size", "max_batched_tokens")
@@ -17,9 +19,11 @@ def parse_mode(text: str) -> tuple[str, int]:
     if text in ("decode", "aggregated"):
         return text, 0
     name, _, workers = text.partition(":")
-    if name == "disaggregated" and workers.isascii() and workers.isdigit() and int(workers) > 0:
+    if name == "disaggregated" and re.fullmatch("[0-9]{1,6}", workers) and 0 < int(workers) <= MOST_DEVICES:
         return name, int(workers)
-    raise ConfigError(f"mode {text!r}; expected decode, aggregated, or disaggregated:P with P prefill workers")
+    raise ConfigError(
+        f"mode {text!r}; expected decode, aggregated, or disaggregated:P with P prefill workers, 1 to {MOST_DEVICES}"
+    )
 
 
 def parse_engine(text: str, recompute_s_per_token: float) -> EngineConfig:

@@ -34,6 +34,7 @@ from bidroute.simulator.latency import (
     parse_decode_latency,
     parse_prefill_latency,
 )
+from bidroute.simulator.scenario import LONGEST_S
 from bidroute.traces import Workload, load_trace
 
 
@@ -86,8 +87,9 @@ def prepare(settings: ScenarioSettings, seeds: list[int]) -> Experiment:
     ]
     workers = [fleet.prefill[0]] * prefill_workers
     speedup = settings.speedup or _default_speedup(settings, estimate_load(first, models, workers))
+    _require_time(first, speedup)
     devices = _devices(fleet, [pace(model, first) for model in models])
-    _require_some_fit(first, devices)
+    _require_some_fit(first, devices, settings)
     scenarios = {
         seed: Scenario(
             workload=workload.sped_up(speedup),
@@ -196,11 +198,21 @@ def _devices(fleet: Fleet, paces: list[DevicePace]) -> tuple[Device, ...]:
     )
 
 
-def _require_some_fit(workload: Workload, devices: tuple[Device, ...]) -> None:
-    shortest = int(workload.prompt_tokens.min()) + 1
-    if not any(device.fits(shortest) for device in devices):
-        largest = max(device.kv_tokens for device in devices)
+def _require_time(workload: Workload, speedup: float) -> None:
+    span_s = float(workload.arrival_s[-1]) / speedup
+    if span_s > LONGEST_S:
         raise ConfigError(
-            f"every request of {workload.name} needs {shortest} KV tokens or more and no device holds more than "
-            f"{largest}: give more with --kv-tokens"
+            f"the requests of {workload.name} arrive over {span_s:.3g} s at speedup {speedup:g}; expected "
+            f"{LONGEST_S:g} s at most: check the unit of its times, or raise --speedup"
+        )
+
+
+def _require_some_fit(workload: Workload, devices: tuple[Device, ...], settings: ScenarioSettings) -> None:
+    smallest = int((workload.prompt_tokens + workload.output_tokens).min())
+    if not any(device.fits(smallest) for device in devices):
+        largest = max(device.kv_tokens for device in devices)
+        remedy = f"kv_tokens in {settings.fleet}" if settings.fleet else "--kv-tokens"
+        raise ConfigError(
+            f"every request of {workload.name} needs {smallest} KV tokens or more and no device holds more than "
+            f"{largest}: give more with {remedy}"
         )

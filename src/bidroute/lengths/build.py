@@ -15,6 +15,7 @@ from bidroute.lengths.one_class import OneClass
 from bidroute.lengths.oracle import Oracle
 from bidroute.lengths.prompt_classes import PromptClasses
 
+_LARGEST_SIGMA = 10.0  # nobody could tell predictions that wild from none
 _PREDICTORS: dict[str, type[LengthPredictor]] = {
     "oracle": Oracle,
     "noisy": HintClasses,
@@ -56,6 +57,8 @@ def _parse(spec: str) -> tuple[str, float]:
         sigma = float(value)
     except ValueError:
         sigma = math.nan
-    if not (math.isfinite(sigma) and sigma >= 0):
-        raise ConfigError(f"length predictor {spec!r}: expected noisy:SIGMA with SIGMA 0 or more, such as noisy:0.6")
+    if not 0 <= sigma <= _LARGEST_SIGMA:
+        raise ConfigError(
+            f"length predictor {spec!r}: expected noisy:SIGMA with SIGMA 0 to {_LARGEST_SIGMA:g}, such as noisy:0.6"
+        )
     return name, sigma

@@ -24,6 +24,7 @@ from bidroute.simulator.latency_kernels import AFFINE, TABLE, decode_ns, prefill
 
 NS_PER_S = 1e9
 NS_PER_MS = 1e6
+LONGEST_S = 1000.0  # of any coefficient
 _DATA = files("bidroute.simulator") / "data"
 
 
@@ -116,6 +117,8 @@ def _require_durations(name: str, values: tuple[float, ...]) -> None:
     for value in values:
         if not (math.isfinite(value) and value >= 0):
             raise ConfigError(f"latency {name}: {value} is not a duration; expected finite seconds, 0 or more")
+        if value > LONGEST_S:
+            raise ConfigError(f"latency {name}: {value:g}; expected seconds, {LONGEST_S:g} at most")
 
 
 def _numbers(text: str, form: str, count: int) -> list[float]:

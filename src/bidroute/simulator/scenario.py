@@ -12,6 +12,8 @@ from bidroute.traces.workload import Workload
 
 MODES = ("decode", "aggregated", "disaggregated")
 EVICTIONS = ("preempt", "reserve")
+LONGEST_S = 1e9  # of arrivals: their times are whole nanoseconds in 64 bits
+_MOST_TOKENS = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,9 @@ class EngineConfig:
     recompute_s_per_token: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.block_size is not None and self.block_size < 1:
-            raise ConfigError(f"engine block_size={self.block_size}; expected 1 or more tokens")
-        if self.max_batched_tokens < 1:
-            raise ConfigError(f"engine max_batched_tokens={self.max_batched_tokens}; expected 1 or more")
+        for name, value in (("block_size", self.block_size), ("max_batched_tokens", self.max_batched_tokens)):
+            if value is not None and not 1 <= value <= _MOST_TOKENS:
+                raise ConfigError(f"engine {name}={value}; expected 1 to {_MOST_TOKENS} tokens")
         if self.eviction not in EVICTIONS:
             raise ConfigError(f"engine eviction={self.eviction!r}; expected one of: {', '.join(EVICTIONS)}")
         if not (math.isfinite(self.recompute_s_per_token) and self.recompute_s_per_token >= 0):
