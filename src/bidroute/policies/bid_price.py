@@ -225,6 +225,7 @@ def _offers(fleet: Fleet, ready: IntArray, bid: Bids) -> tuple[IntArray, IntArra
     leases = fleet.open_leases[ready]
     free_slots = int(np.maximum(fleet.batch_slots[ready] - leases, 0).sum())
     best: IntArray = best_first(bid.ratio.ravel(), (free_slots + SPARE_CANDIDATES) * len(ready))
+    best = best[bid.ratio.ravel()[best] > -np.inf]
     worth_it = bid.value.ravel()[best] > 0.0
     if worth_it.all():
         return best, best[:0]
