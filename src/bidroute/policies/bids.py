@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from bidroute.pricing.prices import Costs, ShadowPrices
 PRICE_FLOOR = 0.05  # share of the running price scale that enters the ratio where nothing is scarce
 
 
-@dataclass(frozen=True, slots=True)
-class Bids:
+class Bids(NamedTuple):
     """Costs and what follows from them, each float64[D, m] for D devices and m waiting requests.
 
     `value` = reward − cost, the reduced cost; `ratio` = reward per unit of price.
@@ -27,8 +26,7 @@ class Bids:
     ratio: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class Bidding:
+class Bidding(NamedTuple):
     """What bids depend on besides the state: the objective, the prices, their running scale, what is overdue."""
 
     objective: Objective
