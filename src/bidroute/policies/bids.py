@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ PRICE_FLOOR = 0.05  # share of the running price scale that enters the ratio whe
 LEAST_REWARD = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Bids:
+class Bids(NamedTuple):
     """Costs and what follows from them, each float64[D, m] for D devices and m waiting requests.
 
     `value` = reward − cost, the reduced cost; `ratio` = reward per unit of price, −∞ where the request
@@ -31,8 +30,7 @@ class Bids:
     ratio: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class Bidding:
+class Bidding(NamedTuple):
     """What bids depend on besides the state: the objective, the prices, their running scale, what is overdue."""
 
     objective: Objective
