@@ -14,11 +14,14 @@ def scenario_sentence(comparison: Comparison) -> str:
     scenario = comparison.scenario
     workload, load = scenario["workload"], scenario["load"]
     seeds = len(comparison.seeds)
+    rate, share = workload["requests_per_s"], load["load"]  # None where all arrive at once
+    arrivals = "all at once" if rate is None else f"{rate:.3g} requests/s"
+    loaded = "" if share is None else f"load {share:.2f} of the fleet's estimated capacity, "
+    count = workload["requests"]
     return (
-        f"{workload['requests']} requests of {scenario['trace']} at ×{workload['speedup']:.4g} "
-        f"({workload['requests_per_s']:.3g} requests/s) on {fleet_phrase(scenario['fleet'])}, mode {scenario['mode']}, "
-        f"lengths {scenario['lengths']}; load {load['load']:.2f} of the fleet's estimated capacity, "
-        f"{load['binding']} binds; {seeds} seed{'s' if seeds > 1 else ''}."
+        f"{count} request{'s' if count > 1 else ''} of {scenario['trace']} at ×{workload['speedup']:.4g} "
+        f"({arrivals}) on {fleet_phrase(scenario['fleet'])}, mode {scenario['mode']}, "
+        f"lengths {scenario['lengths']}; {loaded}{load['binding']} binds; {seeds} seed{'s' if seeds > 1 else ''}."
     )
 
 
