@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bidroute.policies.arrivals import SHORTEST_SPAN_S, ArrivalHistory
+from bidroute.policies.arrivals import PAUSE_ARRIVALS, SHORTEST_SPAN_S, ArrivalHistory
 
 
 def test_it_remembers_the_last_ones() -> None:
@@ -53,3 +53,21 @@ def test_poisson_arrivals_at_their_rate() -> None:
     for now_s in times:
         history.add(float(now_s), 1, 0)
     assert history.rate_per_s(float(times[-1])) == pytest.approx(10.0, rel=0.15)
+
+
+def test_a_pause_hides_the_rate_before_it_no_longer_than_that_lasted() -> None:
+    history = ArrivalHistory()
+    for k in range(PAUSE_ARRIVALS):
+        history.add(0.5 * k, 1, 0)
+    history.add(1e9, 1, 0)
+    assert history.rate_per_s(1e9) == pytest.approx(PAUSE_ARRIVALS / (2 * 0.5 * (PAUSE_ARRIVALS - 1)))
+
+
+@pytest.mark.parametrize("memory", [5, 64])
+def test_a_clock_set_back_moves_what_is_remembered(memory: int) -> None:
+    history = ArrivalHistory(memory)
+    for k in range(10):
+        history.add(1e6 + k, 1, 0)
+    history.add(3.0, 1, 0)
+    history.add(4.0, 1, 0)
+    assert history.rate_per_s(5.0) == pytest.approx(4 / 4.0 if memory == 5 else 11 / 11.0)

@@ -61,6 +61,25 @@ def test_an_empty_device_takes_one_below_its_price() -> None:
     assert decision.held == {Hold.PRICE: 1}
 
 
+def test_what_could_never_run_here_does_not_keep_out_what_can() -> None:
+    """A hundred that only the large device could hold rank first on the small one, where nothing has a price."""
+    devices = [Device("large", 2, 10_000), Device("small", 2, 500)]
+    waiting = state(devices, [(5_000, 0, 10)] * 100 + [(100, 0, 100)] * 2, arrival_s=[0.0] * 102)
+    assert len(ids(decided(priced(0.001, devices=2), waiting, (1,)))) == 2
+    alone = state(devices, [(5_000, 0, 10)] * 200, arrival_s=[0.0] * 200)
+    policy = priced(0.0, devices=2)
+    policy.shadow_prices.slot_price[0] = 0.1
+    assert [assignment.device for assignment in decided(policy, alone, (0, 1)).assignments] == [0]
+
+
+def test_what_is_worth_nothing_takes_room_that_nobody_wants() -> None:
+    waiting = state([ROOMY], [(10, 0, 30)] * 6, arrival_s=SAME_MOMENT)
+    policy = BidPrice(parse_objective("throughput=0,goodput=1,tail=0"))
+    late = RoutingState(waiting.queue, waiting.fleet, waiting.lengths)
+    late.queue.e2e_slo_s[:] = 0.5
+    assert len(ids(decided(policy, late))) == 4
+
+
 def test_kv_holds_for_now_and_for_later() -> None:
     leases = [(0, 50, 0, 0, 20)]
     now = state([Device("d", 4, 100)], [(60, 0, 5)], leases=leases)

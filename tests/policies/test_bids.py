@@ -61,7 +61,10 @@ def test_a_bid_is_its_terms_less_its_costs(seed: int) -> None:
             reward = sum(bidding.reward_terms(60.0, waiting, int(device), int(row)).values())
             cost = costs.slots[d, k] + costs.kv[d, k]
             assert bid.value[d, k] == pytest.approx(reward - cost)
-            assert bid.ratio[d, k] == pytest.approx(reward / (cost + PRICE_FLOOR * 0.5 * costs.footprint[d, k]))
+            peak_tokens = waiting.queue.prompt_tokens[row] + max(waiting.queue.exact_tokens[row], 1)
+            ratio = reward / (cost + PRICE_FLOOR * 0.5 * costs.footprint[d, k])
+            fits = peak_tokens <= waiting.fleet.usable_kv_tokens[device]
+            assert bid.ratio[d, k] == pytest.approx(ratio if fits else -np.inf)
 
 
 def test_a_reward_in_closed_form() -> None:

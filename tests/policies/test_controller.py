@@ -60,6 +60,13 @@ class TestInvariant9And11Refusals:
         c.device_resized(1, 4, 2)
         assert sorted(c.stranded()) == [1, 2, 3]
 
+    def test_what_was_let_in_by_its_limit_is_stranded_by_it(self) -> None:
+        c = controller(require_max_tokens=True)
+        c.enqueue(0.0, Request(1, 0.0, 2, max_tokens=5))
+        c.enqueue(0.0, Request(2, 0.0, 2, max_tokens=3))
+        c.device_left(0)
+        assert c.stranded() == [1]
+
 
 def test_a_decision_moves_requests_from_queue_to_ledger_with_their_class() -> None:
     c = controller(predictor=Oracle())

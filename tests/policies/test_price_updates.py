@@ -55,6 +55,16 @@ def test_a_pause_is_made_up_for_within_limits() -> None:
     assert len(prices.samples) == before + STEPS_AFTER_PAUSE
 
 
+def test_prices_go_on_when_the_clock_is_set_back() -> None:
+    stepped, prices = updates()
+    stepped.run(1e6, state([PERIOD]), OBJECTIVE, 10.0)
+    before = len(prices.samples)
+    waiting = state([PERIOD], [(3, 0, 0)], arrival_s=[1e6])
+    stepped.run(5.0, waiting, Objective(latency=1.0), 10.0)
+    assert len(prices.samples) == before + 1
+    assert np.all(prices.samples[-1].reward > 0.0)
+
+
 def test_without_arrivals_or_devices_nothing_happens() -> None:
     stepped, prices = updates(arrivals=0)
     stepped.run(1.0, state([PERIOD]), OBJECTIVE, 10.0)

@@ -50,3 +50,17 @@ def test_they_carry_the_version_of_the_model() -> None:
     after = class_columns(model, grid, starts)
     assert (before.version, after.version) == (0, model.version)
     assert after.mean_tokens[0] < before.mean_tokens[0]
+
+
+def test_columns_brought_up_to_date_are_those_made_anew() -> None:
+    model, grid, starts = LengthModel(3, 50), TimeGrid.uniform(20, 4), np.array([0, 5])
+    before = class_columns(model, grid, starts)
+    for _ in range(3):
+        model.observe(1, 2)
+    model.learn(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    anew, updated = class_columns(model, grid, starts), class_columns(model, grid, starts, before)
+    assert updated.version == model.version
+    for name in ("slots", "growth", "mean_tokens", "mean_growth", "starting_now_slots", "starting_now_growth"):
+        np.testing.assert_array_equal(getattr(updated, name), getattr(anew, name))
+    for c in range(3):
+        assert (model.changed_at[c] > 0) == (not np.array_equal(before.slots[c], updated.slots[c]))

@@ -54,6 +54,16 @@ def test_invariant_11_a_request_of_11_is_refused_where_10_fit() -> None:
     assert np.isnan(result.end_s[0])
 
 
+@pytest.mark.parametrize("mode", ["aggregated", "disaggregated"])
+def test_what_fills_the_kv_to_its_last_token_runs_and_one_more_is_refused_in_every_mode(mode: str) -> None:
+    workers = int(mode == "disaggregated")
+    latency, prefill = affine_decode(1.0, 0.0, 0.0), affine_prefill(1.0, 0.0)
+    rows = [(0.0, 4, 6), (0.0, 4, 7), (0.0, 9, 1), (0.0, 9, 2)]
+    scenario = Scenario(workload(rows), devices(1, 2, 10), latency, prefill, mode, workers)
+    result = simulate(scenario, Fifo(), Oracle(), predicted_tokens=np.array([6.0, 7.0, 1.0, 2.0]))
+    assert result.status.tolist() == [Outcome.FINISHED, Outcome.REFUSED] * 2
+
+
 def test_first_token_comes_at_the_end_of_the_first_period() -> None:
     result = run([(0.25, 5, 3)], devices(1, 1, 100), Fifo())
     assert (result.start_s[0], result.first_token_s[0], result.end_s[0]) == (0.25, 1.25, 3.25)

@@ -36,7 +36,8 @@ class LengthModel:
     """Survival functions of output lengths, one per class.
 
     `survival` has shape [classes, horizon+1], float64, non-increasing along θ with survival[c, 0] = 1 (every
-    request makes at least one token) and survival[c, horizon] = 0. `version` grows with every change to it.
+    request makes at least one token) and survival[c, horizon] = 0. `version` grows with every change to it;
+    `changed_at` int64[classes] is the version of each class's last change.
 
     `prior_median_tokens` float64[classes] are the guesses before any request was seen; `prior_shape` says how
     sure they are: 2 spreads the log length as widely as served traffic does, 3 is for classes made of
@@ -55,6 +56,7 @@ class LengthModel:
         self.classes = classes
         self.horizon_tokens = horizon_tokens
         self.version = 0
+        self.changed_at: IntArray = np.zeros(classes, dtype=np.int64)
         self._shape = prior_shape
         self._prior_median = np.array(medians, dtype=np.float64)
         self._prior_mean = self._prior_median * (math.pi / prior_shape) / math.sin(math.pi / prior_shape)
@@ -113,6 +115,7 @@ class LengthModel:
             self._learned[c] += self._unlearned[c]
             self._unlearned[c] = 0
             self.version += 1
+            self.changed_at[c] = self.version
         self._due = False
 
     def _has_news(self, length_class: int) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from bidroute.core.fleet import Fleet
 from bidroute.core.lengths import LengthModel
@@ -155,6 +156,12 @@ class Admission:
         """Free batch slots by position, int64[D]."""
         free_slots: IntArray = self.view.numbers[:, kernels.FREE]
         return free_slots
+
+    @property
+    def empty(self) -> npt.NDArray[np.bool_]:
+        """Which devices have nothing to run, by position, bool[D]."""
+        empty: npt.NDArray[np.bool_] = self.view.numbers[:, kernels.LEASES] == 0
+        return empty
 
     def judge(self, position: int, prompt_tokens: int, length_class: int, exact_tokens: int = 0) -> int:
         """The verdict on one candidate for the device at `position`: RELEASED when it may start there now."""

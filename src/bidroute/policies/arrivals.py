@@ -8,6 +8,7 @@ from bidroute.core.queue import FloatArray, IntArray
 
 MEMORY = 512
 SHORTEST_SPAN_S = 1e-3  # a burst within less says nothing about the rate
+PAUSE_ARRIVALS = 32  # a gap longer than all remembered ones together, of so many arrivals or more, is a pause
 
 
 class ArrivalHistory:
@@ -33,6 +34,8 @@ class ArrivalHistory:
 
     def add(self, now_s: float, prompt_tokens: int, length_class: int) -> None:
         """A request arrived; the oldest one remembered is forgotten."""
+        if self._seen:
+            self._close_gap(now_s)
         place = self._seen % len(self._arrival_s)
         self._arrival_s[place] = now_s
         self._columns[:, place] = prompt_tokens, length_class
@@ -41,8 +44,27 @@ class ArrivalHistory:
     def rate_per_s(self, now_s: float) -> float:
         """Arrivals per second since the oldest one remembered; 0 while they all came at one moment, this one."""
         n = len(self)
-        oldest = self._seen % len(self._arrival_s) if n == len(self._arrival_s) else 0
-        span_s = now_s - float(self._arrival_s[oldest])
+        span_s = now_s - float(self._arrival_s[self._oldest])
         if n < 2 or span_s <= 0.0:
             return 0.0
         return (n - 1) / max(span_s, SHORTEST_SPAN_S)
+
+    def _close_gap(self, now_s: float) -> None:
+        """Move the remembered arrivals up to this one where the clock was set back or nothing came for long.
+
+        A pause counts as long as all that is remembered: else one night without requests would hide the rate of the
+        next morning until everything before it is forgotten. Many pauses in a row still halve the rate each time.
+        """
+        memory = len(self._arrival_s)
+        newest_s = float(self._arrival_s[(self._seen - 1) % memory])
+        span_s = newest_s - float(self._arrival_s[self._oldest])
+        gap_s = now_s - newest_s
+        if gap_s < 0.0:
+            self._arrival_s += gap_s
+        elif len(self) >= PAUSE_ARRIVALS and gap_s > span_s > 0.0:
+            self._arrival_s += gap_s - span_s
+
+    @property
+    def _oldest(self) -> int:
+        """The place of the oldest arrival remembered."""
+        return self._seen % len(self._arrival_s) if self._seen > len(self._arrival_s) else 0

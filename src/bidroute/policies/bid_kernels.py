@@ -16,6 +16,7 @@ def bid_values(
     now_s: float,
     threshold_s: float,
     floor_price: float,
+    least_reward: float,
     weights: FloatArray,
     fastest_s: float,
     period_s: FloatArray,
@@ -25,7 +26,9 @@ def bid_values(
     e2e_slo_s: FloatArray,
     length_class: IntArray,
     exact_tokens: IntArray,
+    prompt_tokens: IntArray,
     class_tokens: FloatArray,
+    usable_kv_tokens: IntArray,
     rows: IntArray,
     slot_cost: FloatArray,
     kv_cost: FloatArray,
@@ -37,6 +40,8 @@ def bid_values(
 
     `weights` is `Objective.weights`: throughput, latency, ttft, tail, goodput, sigma, alpha, beta, gamma, then
     horizon_s, priority_base and the share of the service that counts as lateness. The queue's columns are [n].
+    No reward counts as less than `least_reward`. A request that could never run on a device, which holds
+    `usable_kv_tokens` [D], ranks below all that could (−∞).
     """
     throughput, latency, ttft, tail, goodput = weights[0], weights[1], weights[2], weights[3], weights[4]
     sigma, alpha, beta, gamma = weights[5], weights[6], weights[7], weights[8]
@@ -48,7 +53,7 @@ def bid_values(
             if exact_tokens[row] == 0:
                 tokens = class_tokens[length_class[row]]
             service_s = tokens * period_s[d]
-            wait_s = now_s - arrival_s[row]
+            wait_s = max(now_s - arrival_s[row], 0.0)  # the clock may have been set back
             completion_s = wait_s + service_s
             reward = throughput + latency / (1.0 + completion_s) + ttft / (1.0 + wait_s + period_s[d])
             reward += sigma + alpha * tokens / 1000.0
@@ -61,9 +66,12 @@ def bid_values(
             if priority[row] != 0.0:
                 reward *= priority_base ** min(max(priority[row], -20.0), 20.0)
             reward *= threshold_s / (threshold_s + tokens * (period_s[d] - fastest_s))
+            reward = max(reward, least_reward)
             cost = slot_cost[d, i] + kv_cost[d, i]
             value[d, i] = reward - cost
             ratio[d, i] = reward / (cost + floor_price * footprint[d, i])
+            if prompt_tokens[row] + max(exact_tokens[row], 1) > usable_kv_tokens[d]:
+                ratio[d, i] = -np.inf
 
 
 @kernel

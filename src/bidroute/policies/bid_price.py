@@ -18,7 +18,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bidroute.core.fleet import Fleet
 from bidroute.core.objective import Objective, parse_objective
 from bidroute.core.queue import IntArray
 from bidroute.core.requests import Request
@@ -92,25 +91,27 @@ class BidPrice(Policy):
 
     def decide(self, now_s: float, state: RoutingState, devices: Sequence[int]) -> Decision:
         """Release what is worth its price, can start and stays safe, best reward per price first."""
-        queue, fleet = state.queue, state.fleet
+        queue = state.queue
         if not len(queue) or not devices:
             return Decision()
         ready = np.asarray(devices, dtype=np.int64)
         bidding = self._bidding()
         rows = self._shortlist(now_s, state, ready, bidding)
         bid = bidding.bids(now_s, state, ready, rows)
-        worth_it, below = _offers(fleet, ready, bid)
-        self._admission.begin(state, devices)
-        walk = self._admission.walk_pairs(queue, rows[worth_it % len(rows)], worth_it // len(rows))
+        self._admission.begin(state, ready)
+        order, below = _offers(self._admission, bid)
+        positions, columns = np.divmod(order, len(rows))
+        walk = self._admission.walk_pairs(queue, rows[columns], positions)
         if walk.skipped_row >= 0:
             queue.skips[walk.skipped_row] += walk.skips
-        extra = self._one_per_empty_device(state, ready, rows, worth_it[walk.released], below)
-        order = np.concatenate([worth_it, extra])
-        verdicts = np.concatenate([walk.verdicts, np.full(len(extra), RELEASED)])
-        released = np.concatenate([walk.released, np.arange(len(worth_it), len(order))])
-        pairs = order[released]
-        ids, targets = queue.ids[rows[pairs % len(rows)]].tolist(), ready[pairs // len(rows)].tolist()
-        assignments = [Assignment(request_id, device) for request_id, device in zip(ids, targets, strict=True)]
+        verdicts, released = walk.verdicts, walk.released
+        if len(below):
+            extra = self._one_per_empty_device(state, ready, rows, order[released], below)
+            released = np.concatenate([released, np.arange(len(order), len(order) + len(extra))])
+            order = np.concatenate([order, extra])
+            verdicts = np.concatenate([verdicts, np.full(len(extra), RELEASED)])
+        ids, pairs = queue.ids, [divmod(pair, len(rows)) for pair in order[released].tolist()]
+        assignments = [Assignment(int(ids[rows[column]]), int(ready[position])) for position, column in pairs]
         counts, leaves_room = np.empty(PRICED_OUT + 1, dtype=np.int64), np.empty(len(ready), dtype=np.int64)
         tally(bid.value, order, verdicts, released, counts, leaves_room)
         # Complementary slackness: room that nobody paid for is not scarce. The subgradient steps find that out
@@ -220,15 +221,15 @@ class BidPrice(Policy):
         )
 
 
-def _offers(fleet: Fleet, ready: IntArray, bid: Bids) -> tuple[IntArray, IntArray]:
+def _offers(admission: Admission, bid: Bids) -> tuple[IntArray, IntArray]:
     """Pairs to offer, as flat indexes into [D, m], best first: those worth their price; for empty devices the rest."""
-    leases = fleet.open_leases[ready]
-    free_slots = int(np.maximum(fleet.batch_slots[ready] - leases, 0).sum())
-    best: IntArray = best_first(bid.ratio.ravel(), (free_slots + SPARE_CANDIDATES) * len(ready))
+    free_slots = int(admission.free_slots.sum())
+    best = best_first(bid.ratio.ravel(), (free_slots + SPARE_CANDIDATES) * len(admission.free_slots))
+    best = best[bid.ratio.ravel()[best] > -np.inf]
     worth_it = bid.value.ravel()[best] > 0.0
     if worth_it.all():
         return best, best[:0]
-    empty = (leases == 0)[best // bid.ratio.shape[1]]
+    empty = admission.empty[best // bid.ratio.shape[1]]
     return best[worth_it], best[~worth_it & empty]
 
 

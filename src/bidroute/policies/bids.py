@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,13 +13,16 @@ from bidroute.policies.bid_kernels import bid_values
 from bidroute.pricing.prices import Costs, ShadowPrices
 
 PRICE_FLOOR = 0.05  # share of the running price scale that enters the ratio where nothing is scarce
+# A request worth nothing (an SLO missed, a horizon passed) still takes what nobody else would: its reward counts as
+# this many device-periods at the running price scale.
+LEAST_REWARD = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Bids:
+class Bids(NamedTuple):
     """Costs and what follows from them, each float64[D, m] for D devices and m waiting requests.
 
-    `value` = reward − cost, the reduced cost; `ratio` = reward per unit of price.
+    `value` = reward − cost, the reduced cost; `ratio` = reward per unit of price, −∞ where the request
+    could never run on the device.
     """
 
     costs: Costs
@@ -27,8 +30,7 @@ class Bids:
     ratio: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class Bidding:
+class Bidding(NamedTuple):
     """What bids depend on besides the state: the objective, the prices, their running scale, what is overdue."""
 
     objective: Objective
@@ -45,6 +47,7 @@ class Bidding:
             now_s,
             self.threshold_s,
             PRICE_FLOOR * self.price_scale,
+            LEAST_REWARD * self.price_scale,
             self.objective.weights(),
             state.fleet.pace_s()[0],
             state.fleet.period_s[devices],
@@ -54,7 +57,9 @@ class Bidding:
             queue.e2e_slo_s,
             queue.length_class,
             queue.exact_tokens,
+            queue.prompt_tokens,
             self.prices.columns(state.lengths).mean_tokens,
+            state.fleet.usable_kv_tokens[devices],
             rows,
             costs.slots,
             costs.kv,
@@ -65,7 +70,7 @@ class Bidding:
         return Bids(costs, value, ratio)
 
     def reward_terms(self, now_s: float, state: RoutingState, device: int, row: int) -> dict[str, float]:
-        """The reward of one pair by term; the terms add up to value + cost of its bid.
+        """The reward of one pair by term; the terms add up to value + cost of its bid (or to 0).
 
         The pace threshold/(threshold + extra service on a slower device) scales every term.
         """
@@ -73,7 +78,7 @@ class Bidding:
         tokens = expected_tokens(state, self.prices, np.array([row]))
         first_token_s = state.fleet.period_s[device : device + 1]
         service_s, fastest_service_s = tokens * first_token_s, tokens * state.fleet.pace_s()[0]
-        wait_s = now_s - queue.arrival_s[row : row + 1]
+        wait_s = np.maximum(now_s - queue.arrival_s[row : row + 1], 0.0)
         ttft_slack_s = queue.ttft_slo_s[row : row + 1] - first_token_s
         slo_s = np.minimum(queue.e2e_slo_s[row : row + 1], ttft_slack_s + service_s)
         terms = self.objective.terms(wait_s, service_s, first_token_s, tokens, slo_s, self.threshold_s)

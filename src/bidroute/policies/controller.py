@@ -50,10 +50,7 @@ class Controller:
         if request.id in self.state.fleet:
             raise LedgerError(f"request {request.id} has an open lease already; ids must be unique")
         prediction = self.predictor.predict(request)
-        output_tokens = max(1, prediction.exact_tokens)
-        if self.require_max_tokens and request.max_tokens is not None:
-            output_tokens = max(output_tokens, request.max_tokens)
-        self._refuse_what_never_fits(request, request.prompt_tokens + output_tokens)
+        self._refuse_what_never_fits(request, self._peak_tokens(request, prediction.exact_tokens))
         self.state.queue.add(request, prediction.length_class, prediction.exact_tokens)
         self.policy.request_arrived(now_s, request, prediction.length_class)
 
@@ -122,10 +119,16 @@ class Controller:
 
     def stranded(self) -> list[int]:
         """Ids of the waiting requests that no device could run any more, for a host to refuse after a device went."""
-        queue = self.state.queue
-        peak_tokens = queue.prompt_tokens + np.maximum(queue.exact_tokens, 1)
-        ids: list[int] = queue.ids[peak_tokens > self.state.fleet.largest_kv_tokens].tolist()
-        return ids
+        queue, largest_tokens = self.state.queue, self.state.fleet.largest_kv_tokens
+        waiting = zip(queue.ids.tolist(), queue.exact_tokens.tolist(), strict=True)
+        return [i for i, exact in waiting if self._peak_tokens(queue.request(i), exact) > largest_tokens]
+
+    def _peak_tokens(self, request: Request, exact_tokens: int) -> int:
+        """The KV that some device must hold for the request to be let in."""
+        output_tokens = max(1, exact_tokens)
+        if self.require_max_tokens and request.max_tokens is not None:
+            output_tokens = max(output_tokens, request.max_tokens)
+        return request.prompt_tokens + output_tokens
 
     def _running(self) -> tuple[np.ndarray, np.ndarray]:
         ledgers = self.state.fleet.ledgers

@@ -43,7 +43,7 @@ class PriceUpdates:
             return
         _, period_s = state.fleet.pace_s()
         elapsed_periods = (now_s - self._last_s) / period_s
-        if elapsed_periods < PERIODS_PER_STEP:
+        if 0.0 <= elapsed_periods < PERIODS_PER_STEP:  # negative: the clock was set back
             return
         self._last_s = now_s
         self.prices.refresh_capacity(state.fleet, state.lengths, devices)
@@ -70,7 +70,7 @@ class PriceUpdates:
         prompt_tokens = np.concatenate([queue.prompt_tokens[rows], history.prompt_tokens[past]])
         length_class = np.concatenate([queue.length_class[rows], history.length_class[past]])
         exact_tokens = np.concatenate([queue.exact_tokens[rows], self._not_exact])
-        wait_s = np.concatenate([now_s - queue.arrival_s[rows], self._no_waits])
+        wait_s = np.concatenate([np.maximum(now_s - queue.arrival_s[rows], 0.0), self._no_waits])
         mean_tokens = self.prices.columns(state.lengths).mean_tokens[length_class]
         tokens: FloatArray = np.where(exact_tokens > 0, exact_tokens, mean_tokens)
         slo_s = np.full(len(wait_s), math.inf)

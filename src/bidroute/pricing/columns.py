@@ -38,25 +38,43 @@ class ClassColumns:
     starting_now_growth: FloatArray
 
 
-def class_columns(lengths: LengthModel, grid: TimeGrid, starts_periods: IntArray) -> ClassColumns:
-    """Tabulate the columns of every class of `lengths` on `grid` for each start."""
-    tokens, growth = np.empty((2, lengths.classes, lengths.survival.shape[1] + 1))
-    running_sums(lengths.survival, tokens, growth)
+def class_columns(
+    lengths: LengthModel, grid: TimeGrid, starts_periods: IntArray, before: ClassColumns | None = None
+) -> ClassColumns:
+    """Tabulate the columns of every class of `lengths` on `grid` for each start.
+
+    `before` are the columns of an earlier version of the same model on the same grid: what has not changed since is
+    taken from there.
+    """
+    changed = np.arange(lengths.classes) if before is None else (lengths.changed_at > before.version).nonzero()[0]
+    tokens, growth = np.empty((2, len(changed), lengths.survival.shape[1] + 1))
+    running_sums(lengths.survival[changed], tokens, growth)
     last = tokens.shape[1] - 1
     edges = grid.edges_periods.copy()
     # everything after the last edge belongs to the last bucket
     since_start = edges[None, :] - starts_periods[:, None]
     since_start[:, -1] = last
     since_start = np.clip(since_start, 0, last)
-    slots_by_bucket = np.ascontiguousarray(np.diff(tokens[:, since_start], axis=2))
-    growth_by_bucket = np.ascontiguousarray(np.diff(growth[:, since_start], axis=2))
+    tables = [np.diff(tokens[:, since_start], axis=2), np.diff(growth[:, since_start], axis=2)]
+    tables += [tokens[:, -1], growth[:, -1]]
+    if before is not None:
+        earlier = before.slots, before.growth, before.mean_tokens, before.mean_growth
+        tables = [_with_rows(old, changed, new) for old, new in zip(earlier, tables, strict=True)]
+    slots, growth, mean_tokens, mean_growth = (np.ascontiguousarray(table) for table in tables)
     return ClassColumns(
         version=lengths.version,
         starts_periods=starts_periods,
-        slots=slots_by_bucket,
-        growth=growth_by_bucket,
-        mean_tokens=tokens[:, -1].copy(),
-        mean_growth=growth[:, -1].copy(),
-        starting_now_slots=slots_by_bucket[:, 0].copy(),
-        starting_now_growth=growth_by_bucket[:, 0].copy(),
+        slots=slots,
+        growth=growth,
+        mean_tokens=mean_tokens,
+        mean_growth=mean_growth,
+        starting_now_slots=slots[:, 0].copy(),
+        starting_now_growth=growth[:, 0].copy(),
     )
+
+
+def _with_rows(table: FloatArray, at: IntArray, rows: FloatArray) -> FloatArray:
+    """A copy of the table with new `rows` at these places."""
+    result = table.copy()
+    result[at] = rows
+    return result

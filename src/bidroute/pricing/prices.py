@@ -10,6 +10,7 @@ prices of the next moments, is never missed because the horizon's arrivals outnu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,8 +46,7 @@ class Sample:
     earliest: IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(NamedTuple):
     """Costs by resource in reward units, and footprints in device-periods, each float64[D, m]."""
 
     slots: FloatArray
@@ -88,9 +88,11 @@ class ShadowPrices:
 
     def columns(self, lengths: LengthModel) -> ClassColumns:
         """The class columns for the current state of the length model."""
-        if self._columns is None or self._learned_from is not lengths or self._columns.version != lengths.version:
+        if self._columns is None or self._learned_from is not lengths:
             self._columns = class_columns(lengths, self.grid, self.starts_periods)
             self._learned_from = lengths
+        elif self._columns.version != lengths.version:
+            self._columns = class_columns(lengths, self.grid, self.starts_periods, self._columns)
         return self._columns
 
     def refresh_capacity(self, fleet: Fleet, lengths: LengthModel, devices: IntArray) -> None:

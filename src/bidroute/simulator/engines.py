@@ -113,8 +113,12 @@ class Engines:
         self.devices[device, layout.D_QUEUED] = len(requests)
 
     def can_complete(self) -> np.ndarray:
-        """Which requests could run to their end alone on which device (and be let in by a ledger), bool[n, G]."""
-        prompt, output = self.requests[:, layout.R_PROMPT], self.requests[:, layout.R_OUTPUT]
+        """Which requests could run to their end alone on which device, bool[n, G].
+
+        All their tokens count, as they do in the ledger, although an aggregated engine frees the KV of a request
+        just before its last token would need some.
+        """
+        peak = self.requests[:, layout.R_PROMPT] + np.maximum(self.requests[:, layout.R_OUTPUT], 1)
         fits = np.zeros((len(self.requests), self.fleet_size), dtype=np.bool_)
         alike: dict[tuple[int, int], int] = {}
         for d, row in enumerate(self.devices[: self.fleet_size]):
@@ -123,8 +127,6 @@ class Engines:
             if like < d:
                 fits[:, d] = fits[:, like]
                 continue
-            ahead = 1 if row[layout.D_RESERVES] else int(row[layout.D_AHEAD])
-            peak = prompt + np.maximum(output - 1 + ahead, 1)
             fits[:, d] = peak <= int(self.total_blocks[d]) * block_size
         return fits
 
