@@ -103,8 +103,8 @@ def demand_at_prices(
     slot_demand[:, :] = 0.0
     kv_demand[:, :] = 0.0
     taken = 0
-    slots = np.zeros(buckets)
-    growth = np.zeros(buckets)
+    exact_slots = np.zeros(buckets)
+    exact_growth = np.zeros(buckets)
     for i in range(len(prompt_tokens)):
         best_value = 0.0
         best_device = -1
@@ -113,11 +113,10 @@ def demand_at_prices(
             if starts_periods[u] < earliest[i]:
                 continue
             if exact_tokens[i] > 0:
-                exact_column(exact_tokens[i], starts_periods[u], edges_periods, slots, growth)
-                tokens = float(exact_tokens[i])
+                exact_column(exact_tokens[i], starts_periods[u], edges_periods, exact_slots, exact_growth)
+                slots, growth, tokens = exact_slots, exact_growth, float(exact_tokens[i])
             else:
-                slots[:] = class_slots[length_class[i], u]
-                growth[:] = class_growth[length_class[i], u]
+                slots, growth = class_slots[length_class[i], u], class_growth[length_class[i], u]
                 tokens = class_tokens[length_class[i]]
             for g in open_devices:
                 if prompt_tokens[i] + 1 > kv_tokens[g]:
@@ -138,10 +137,10 @@ def demand_at_prices(
             continue
         taken += 1
         if exact_tokens[i] > 0:
-            exact_column(exact_tokens[i], starts_periods[best_start], edges_periods, slots, growth)
+            exact_column(exact_tokens[i], starts_periods[best_start], edges_periods, exact_slots, exact_growth)
+            slots, growth = exact_slots, exact_growth
         else:
-            slots[:] = class_slots[length_class[i], best_start]
-            growth[:] = class_growth[length_class[i], best_start]
+            slots, growth = class_slots[length_class[i], best_start], class_growth[length_class[i], best_start]
         for b in range(best_start, buckets):
             width = edges_periods[b + 1] - edges_periods[b]
             slot_demand[best_device, b] += weight[i] * slots[b] / (batch_slots[best_device] * width)
@@ -202,8 +201,9 @@ def costs_on_devices(
     class_tokens = np.zeros(classes)
     class_token_periods = np.zeros(classes)
     for c in range(classes):
-        class_tokens[c] = class_slots[c].sum()
-        class_token_periods[c] = class_growth[c].sum()
+        for b in range(buckets):
+            class_tokens[c] += class_slots[c, b]
+            class_token_periods[c] += class_growth[c, b]
     slot_alpha = np.zeros(classes)
     kv_alpha = np.zeros(classes)
     kv_beta = np.zeros(classes)
