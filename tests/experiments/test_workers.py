@@ -79,7 +79,7 @@ def test_an_interrupt_ends_all_processes_at_once(tmp_path):
     )
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=20)
+    output, errors = process.communicate(timeout=240)
     assert (output, errors, process.returncode) == ("interrupted\n", "", 0)
 
 
