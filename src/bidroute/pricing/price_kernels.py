@@ -204,6 +204,7 @@ def costs_on_devices(
         for b in range(buckets):
             class_tokens[c] += class_slots[c, b]
             class_token_periods[c] += class_growth[c, b]
+    class_share = np.zeros(classes)
     slot_alpha = np.zeros(classes)
     kv_alpha = np.zeros(classes)
     kv_beta = np.zeros(classes)
@@ -219,6 +220,8 @@ def costs_on_devices(
                 slot_alpha[c] += class_slots[c, b] * slot_price[g, b]
                 kv_alpha[c] += class_growth[c, b] * kv_price[g, b]
                 kv_beta[c] += class_slots[c, b] * kv_price[g, b]
+            slot_alpha[c] /= slots
+            class_share[c] = class_tokens[c] / slots
         for b in range(buckets):
             low = float(edges_periods[b])
             high = float(edges_periods[b + 1])
@@ -230,9 +233,9 @@ def costs_on_devices(
             prompt = float(prompt_tokens[row])
             c = length_class[row]
             if exact_tokens[row] == 0:
-                slot_cost[d, i] = slot_alpha[c] / slots
+                slot_cost[d, i] = slot_alpha[c]
                 kv_cost[d, i] = (kv_alpha[c] + prompt * kv_beta[c]) / kv
-                footprint[d, i] = class_tokens[c] / slots + (prompt * class_tokens[c] + class_token_periods[c]) / kv
+                footprint[d, i] = class_share[c] + (prompt * class_tokens[c] + class_token_periods[c]) / kv
                 continue
             end = float(exact_tokens[row])
             b = min(np.searchsorted(edges_periods, exact_tokens[row], side="right") - 1, buckets - 1)
