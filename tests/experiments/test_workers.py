@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,15 @@ def fail(task):
     raise ConfigError(f"task {task} is wrong")
 
 
+def mark():
+    time.sleep(0.2)
+    Path(os.environ["MARK"]).touch()
+
+
+def is_marked(task):
+    return Path(os.environ["MARK"]).exists()
+
+
 def die(task):
     os._exit(1)
 
@@ -42,6 +52,11 @@ def test_answers_come_in_the_order_of_the_tasks(jobs):
     ended = []
     assert run_all(double, [3, 1, 2], jobs, ended.append) == [6, 2, 4]
     assert sorted(ended) == [1, 2, 3]
+
+
+def test_what_comes_before_is_done_when_the_tasks_begin(tmp_path, monkeypatch):
+    monkeypatch.setenv("MARK", str(tmp_path / "mark"))
+    assert run_all(is_marked, [1, 2, 3], 2, lambda task: None, before=[mark]) == [True] * 3
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

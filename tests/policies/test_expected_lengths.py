@@ -32,6 +32,19 @@ def test_footprint_of_a_class_is_the_expectation() -> None:
     assert footprint[0] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("kind", [ExpectedLengths, ResidualLengths])
+def test_tables_brought_up_to_date_are_those_made_anew(kind: type[ExpectedLengths]) -> None:
+    model, updated, anew = LengthModel(3, 80), kind(), kind()
+    updated.refresh(model)
+    for _ in range(3):
+        model.observe(1, 2)
+    model.learn(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    for lengths in (updated, anew):
+        lengths.refresh(model)
+    for name in ("mean_tokens", "mean_residual" if kind is ResidualLengths else "first_moment"):
+        np.testing.assert_array_equal(getattr(updated, name), getattr(anew, name))
+
+
 def test_mean_residual_life_is_the_expected_rest() -> None:
     model, lengths = LengthModel(horizon_tokens=200), ResidualLengths()
     lengths.refresh(model)

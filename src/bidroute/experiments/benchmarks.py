@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter, process_time
 
+import numba
 import numpy as np
 
 from bidroute.core.devices import Device
@@ -17,6 +21,8 @@ from bidroute.simulator import EngineConfig, Scenario, parse_decode_latency, par
 from bidroute.traces import load_trace
 
 SIZES = ((4, 100), (64, 1000), (256, 4000), (1024, 10_000))
+AT_ONCE_SIZES = SIZES[:2]  # where all devices start a period in the same moment
+POLICIES = ("bid_price", "fifo+safety", "join_shortest_queue")
 WORKLOAD = "builtin:azure-conv-like"
 BATCH_SLOTS = 64
 KV_TOKENS = 80_000
@@ -40,11 +46,15 @@ class SimulatorSpeed:
 
 @dataclass(frozen=True, slots=True)
 class DecisionTimes:
-    """Wall time of decisions and of price updates, float64[epochs] each, in microseconds."""
+    """Wall time of decisions and of price updates, float64[epochs] each, in microseconds.
+
+    At each of them `offered` of the devices took requests. A policy that dispatches on arrival has 1 waiting.
+    """
 
     policy: str
     devices: int
     waiting: int
+    offered: int
     decide_us: FloatArray
     update_us: FloatArray
 
@@ -68,14 +78,42 @@ def simulator_speed(requests: int = 100_000, workers: int = 8) -> SimulatorSpeed
     return SimulatorSpeed(requests, cpu_s)
 
 
-def decision_times(policy: str, devices: int, waiting: int, epochs: int = 200) -> DecisionTimes:
+def decision_times(
+    policy: str, devices: int, waiting: int, epochs: int = 200, *, at_once: bool = False
+) -> DecisionTimes:
     """Time a policy on a busy fleet: at every epoch one device starts a period and `waiting` requests queue.
 
-    Between epochs the device's oldest requests end and as many arrive as were released.
+    Between epochs the device's oldest requests end and as many arrive as were released. `at_once`: all devices start
+    a period at every epoch. A policy that dispatches on arrival is asked about one request and all devices.
     """
     bench = _Bench(policy, devices, waiting)
-    times = np.array([bench.epoch(index % devices) for index in range(_WARM_UP + epochs)])[_WARM_UP:]
-    return DecisionTimes(policy, devices, waiting, times[:, 1] * 1e6, times[:, 0] * 1e6)
+    starting = [list(range(devices))] if at_once else [[device] for device in range(devices)]
+    times = [bench.epoch(starting[index % len(starting)]) for index in range(_WARM_UP + epochs)]
+    update_s, decide_s = np.array(times[_WARM_UP:]).T
+    offered = devices if bench.dispatches else len(starting[0])
+    return DecisionTimes(policy, devices, bench.waiting, offered, decide_s * 1e6, update_s * 1e6)
+
+
+def machine() -> dict[str, str]:
+    """What the figures depend on: the processor, and the versions of what runs on it."""
+    return {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+    }
+
+
+def _processor() -> str:
+    """The processor's name, as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not on this system
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def peak_memory_mb() -> float:
@@ -95,30 +133,39 @@ class _Bench:
         workload = load_trace(WORKLOAD, requests=20_000, seed=0)
         self._prompts: IntArray = workload.prompt_tokens
         self._outputs: IntArray = workload.output_tokens
-        self._now_s, self._next_id, self._waiting = 0.0, 0, waiting
+        self._now_s, self._next_id = 0.0, 0
         self._tick_s = PERIOD_S / devices
         fleet = [Device(f"device-{index}", BATCH_SLOTS, KV_TOKENS, period_s=PERIOD_S) for index in range(devices)]
         self._controller = Controller(build_policy(policy, PolicySettings()), fleet, build_predictor("none"))
+        self.dispatches = self._controller.dispatches_on_arrival
+        self.waiting = 1 if self.dispatches else waiting
         for device in range(devices):
             self._fill(device)
         self._queue_up()
 
-    def epoch(self, device: int) -> tuple[float, float]:
-        """One period of one device; returns the seconds that the update and the decision took."""
-        self._now_s += self._tick_s
+    def epoch(self, starting: list[int]) -> tuple[float, float]:
+        """A period of the devices `starting`; returns the seconds that the update and the decision took."""
+        self._now_s += self._tick_s * len(starting)
         controller = self._controller
-        controller.advanced(device, 1, PERIOD_S)
-        for request_id in controller.state.fleet.ledgers[device].ids[:2].tolist():
-            controller.finished(self._now_s, request_id, int(self._outputs[request_id % len(self._outputs)]))
+        for device in starting:
+            self._run_period(device)
+        offered = controller.state.fleet.accepting() if self.dispatches else starting
         start = perf_counter()
         controller.update(self._now_s)
         updated = perf_counter()
-        decision = controller.decide(self._now_s, [device])
+        decision = controller.decide(self._now_s, offered)
         decided = perf_counter()
         for assignment in decision.assignments:
             controller.started(assignment.request_id, prefilled=True)
         self._queue_up()
         return updated - start, decided - updated
+
+    def _run_period(self, device: int) -> None:
+        """Everybody makes a token, and two requests end."""
+        self._controller.advanced(device, 1, PERIOD_S)
+        for request_id in self._controller.state.fleet.ledgers[device].ids[:2].tolist():
+            output_tokens = int(self._outputs[request_id % len(self._outputs)])
+            self._controller.finished(self._now_s, request_id, output_tokens)
 
     def _fill(self, device: int) -> None:
         """Give a device running requests until most of its KV is used."""
@@ -129,7 +176,7 @@ class _Bench:
             fleet.start(request.id, prefilled=True)
 
     def _queue_up(self) -> None:
-        while len(self._controller.state.queue) < self._waiting:
+        while len(self._controller.state.queue) < self.waiting:
             self._controller.enqueue(self._now_s, self._request())
 
     def _request(self) -> Request:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from bidroute.errors import ConfigError
+from bidroute.experiments import warm_up
 from bidroute.experiments.describe import describe
 from bidroute.experiments.load import TARGET_LOAD
 from bidroute.experiments.results import Comparison, Result
@@ -68,7 +69,7 @@ def compare(
         if on_progress is not None:
             on_progress(done, len(tasks), f"{task.policy}, seed {task.seed}")
 
-    results = run_all(run, tasks, jobs, ended)
+    results = run_all(run, tasks, jobs, ended, before=warm_up.PARTS)
     results.sort(key=lambda result: (names.index(result.policy), result.seed))
     scenario = {**describe(experiment), "policies": names}
     return Comparison(scenario, results, _notes(experiment, results))

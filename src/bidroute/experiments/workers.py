@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import TypeVar
@@ -27,11 +27,16 @@ def cores() -> int:
 
 
 def run_all(
-    function: Callable[[Task], Answer], tasks: Sequence[Task], jobs: int, on_done: Callable[[Task], None]
+    function: Callable[[Task], Answer],
+    tasks: Sequence[Task],
+    jobs: int,
+    on_done: Callable[[Task], None],
+    before: Sequence[Callable[[], None]] = (),
 ) -> list[Answer]:
     """`function` of every task, in order; `on_done` is called here as each one ends, in any order.
 
-    With one job everything runs in this process. The first exception stops the rest.
+    With one job everything runs in this process. Over several processes, each of `before` is run once, in any of
+    them, before the first task. The first exception stops the rest.
     """
     jobs = min(jobs, len(tasks))
     if jobs <= 1:
@@ -42,18 +47,26 @@ def run_all(
         return answers
     with _pool(jobs) as pool:
         with _interrupts_ignored():  # the children inherit this: an interrupt is for this process to handle
+            preparing = [pool.submit(prepare) for prepare in before]
+        for ready in preparing:
+            _answer(ready)
+        with _interrupts_ignored():
             futures = {pool.submit(function, task): position for position, task in enumerate(tasks)}
         done: dict[int, Answer] = {}
         for future in as_completed(futures):
             position = futures[future]
-            try:
-                done[position] = future.result()
-            except BrokenProcessPool:
-                raise BidrouteError(
-                    "a worker process was killed (out of memory?); use fewer with --jobs, or fewer requests"
-                ) from None
+            done[position] = _answer(future)
             on_done(tasks[position])
     return [done[position] for position in range(len(tasks))]
+
+
+def _answer(future: Future[Answer]) -> Answer:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise BidrouteError(
+            "a worker process was killed (out of memory?); use fewer with --jobs, or fewer requests"
+        ) from None
 
 
 @contextmanager

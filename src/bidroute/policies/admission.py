@@ -76,7 +76,8 @@ class ResidualTables:
         if self._tables is None or self._lengths is not lengths:
             self._tables, self._lengths, self._version = self._empty(lengths), lengths, -1
         if self._version != lengths.version:
-            kernels.fill_residuals(lengths.survival, self._tables.distance, self._tables.residual)
+            changed = (lengths.changed_at > self._version).nonzero()[0]
+            kernels.fill_residuals(lengths.survival, changed, self._tables.distance, self._tables.residual)
             self._version = lengths.version
         return self._tables
 

@@ -60,10 +60,10 @@ def in_blocks(tokens: int, block: int) -> int:
 
 
 @kernel
-def fill_residuals(survival: FloatArray, distance: IntArray, residual: FloatArray) -> None:
-    """residual[c, a, b] = S(distance[a] + distance[b]) / S(distance[a]); nobody outlives the horizon."""
+def fill_residuals(survival: FloatArray, classes: IntArray, distance: IntArray, residual: FloatArray) -> None:
+    """residual[c, a, b] = S(distance[a] + distance[b]) / S(distance[a]) of `classes`; nobody outlives the horizon."""
     last = survival.shape[1] - 1
-    for c in range(survival.shape[0]):
+    for c in classes:
         for a in range(len(distance)):
             now = survival[c, distance[a]]
             residual[c, a, 0] = 1.0

@@ -46,6 +46,8 @@ def bid_values(
     throughput, latency, ttft, tail, goodput = weights[0], weights[1], weights[2], weights[3], weights[4]
     sigma, alpha, beta, gamma = weights[5], weights[6], weights[7], weights[8]
     horizon_s, priority_base, service_share = weights[9], weights[10], weights[11]
+    decaying = latency > 0.0 or ttft > 0.0
+    linear = sigma > 0.0 or alpha > 0.0 or beta > 0.0 or gamma > 0.0
     for d in range(len(period_s)):
         for i in range(len(rows)):
             row = rows[i]
@@ -55,9 +57,12 @@ def bid_values(
             service_s = tokens * period_s[d]
             wait_s = max(now_s - arrival_s[row], 0.0)  # the clock may have been set back
             completion_s = wait_s + service_s
-            reward = throughput + latency / (1.0 + completion_s) + ttft / (1.0 + wait_s + period_s[d])
-            reward += sigma + alpha * tokens / 1000.0
-            reward += beta * max(horizon_s - completion_s, 0.0) + gamma * max(horizon_s - wait_s, 0.0)
+            reward = throughput
+            if decaying:
+                reward = throughput + latency / (1.0 + completion_s) + ttft / (1.0 + wait_s + period_s[d])
+            if linear:
+                reward += sigma + alpha * tokens / 1000.0
+                reward += beta * max(horizon_s - completion_s, 0.0) + gamma * max(horizon_s - wait_s, 0.0)
             if completion_s <= min(e2e_slo_s[row], ttft_slo_s[row] - period_s[d] + service_s):
                 reward += goodput
             lateness = (wait_s + service_share * tokens * fastest_s) / threshold_s - 1.0

@@ -58,7 +58,8 @@ class CentralPolicy(Policy):
     def update(self, now_s: float, state: RoutingState) -> None:
         """Follow the length model, so that `decide` need not."""
         self.admission.residuals.refresh(state.lengths)
-        self._lengths.refresh(state.lengths)
+        if self._sizes is not None:
+            self._lengths.refresh(state.lengths)
 
     def decide(self, now_s: float, state: RoutingState, devices: Sequence[int]) -> Decision:
         """Release what can start now, in order."""

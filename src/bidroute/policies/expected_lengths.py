@@ -21,14 +21,22 @@ class ExpectedLengths:
 
     def refresh(self, lengths: LengthModel) -> None:
         """Follow this model as it is now."""
-        if self._seen is not None and self._seen[0] is lengths and self._seen[1] == lengths.version:
-            return
-        self._recompute(lengths)
+        if self._seen is None or self._seen[0] is not lengths:
+            self._make_room(lengths)
+            self._recompute(lengths, np.arange(lengths.classes))
+        elif self._seen[1] != lengths.version:
+            self._recompute(lengths, (lengths.changed_at > self._seen[1]).nonzero()[0])
         self._seen = lengths, lengths.version
 
-    def _recompute(self, lengths: LengthModel) -> None:
-        self.mean_tokens = lengths.survival.sum(axis=1)
-        self.first_moment = lengths.survival @ np.arange(lengths.horizon_tokens + 1, dtype=np.float64)
+    def _make_room(self, lengths: LengthModel) -> None:
+        self.mean_tokens, self.first_moment = np.zeros((2, lengths.classes))
+        self._ages = np.arange(lengths.horizon_tokens + 1, dtype=np.float64)
+
+    def _recompute(self, lengths: LengthModel, classes: IntArray) -> None:
+        survival = lengths.survival[classes]
+        self.mean_tokens[classes] = survival.sum(axis=1)
+        # Not a matrix product, whose threads would cost more than they save and round as the machine has cores.
+        self.first_moment[classes] = (survival * self._ages).sum(axis=1)
 
     def tokens(self, length_class: IntArray, exact_tokens: IntArray) -> FloatArray:
         """Expected output tokens of each request; both arguments int64[n]."""
@@ -59,8 +67,12 @@ class ResidualLengths(ExpectedLengths):
     `mean_residual` float64[classes, horizon+1]: expected tokens still to come after θ, at least 1 while running.
     """
 
-    def _recompute(self, lengths: LengthModel) -> None:
-        self.mean_tokens = lengths.survival.sum(axis=1)
-        ahead = np.cumsum(lengths.survival[:, ::-1], axis=1)[:, ::-1]
-        alive = lengths.survival
-        self.mean_residual = np.maximum(np.divide(ahead, alive, out=np.ones_like(ahead), where=alive > 0.0), 1.0)
+    def _make_room(self, lengths: LengthModel) -> None:
+        self.mean_tokens, self.mean_residual = np.zeros(lengths.classes), np.zeros(lengths.survival.shape)
+
+    def _recompute(self, lengths: LengthModel, classes: IntArray) -> None:
+        alive = lengths.survival[classes]
+        ahead = np.cumsum(alive[:, ::-1], axis=1)[:, ::-1]
+        self.mean_tokens[classes] = alive.sum(axis=1)
+        residual = np.divide(ahead, alive, out=np.ones_like(ahead), where=alive > 0.0)
+        self.mean_residual[classes] = np.maximum(residual, 1.0)

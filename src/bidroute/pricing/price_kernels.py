@@ -103,8 +103,8 @@ def demand_at_prices(
     slot_demand[:, :] = 0.0
     kv_demand[:, :] = 0.0
     taken = 0
-    slots = np.zeros(buckets)
-    growth = np.zeros(buckets)
+    exact_slots = np.zeros(buckets)
+    exact_growth = np.zeros(buckets)
     for i in range(len(prompt_tokens)):
         best_value = 0.0
         best_device = -1
@@ -113,11 +113,10 @@ def demand_at_prices(
             if starts_periods[u] < earliest[i]:
                 continue
             if exact_tokens[i] > 0:
-                exact_column(exact_tokens[i], starts_periods[u], edges_periods, slots, growth)
-                tokens = float(exact_tokens[i])
+                exact_column(exact_tokens[i], starts_periods[u], edges_periods, exact_slots, exact_growth)
+                slots, growth, tokens = exact_slots, exact_growth, float(exact_tokens[i])
             else:
-                slots[:] = class_slots[length_class[i], u]
-                growth[:] = class_growth[length_class[i], u]
+                slots, growth = class_slots[length_class[i], u], class_growth[length_class[i], u]
                 tokens = class_tokens[length_class[i]]
             for g in open_devices:
                 if prompt_tokens[i] + 1 > kv_tokens[g]:
@@ -138,10 +137,10 @@ def demand_at_prices(
             continue
         taken += 1
         if exact_tokens[i] > 0:
-            exact_column(exact_tokens[i], starts_periods[best_start], edges_periods, slots, growth)
+            exact_column(exact_tokens[i], starts_periods[best_start], edges_periods, exact_slots, exact_growth)
+            slots, growth = exact_slots, exact_growth
         else:
-            slots[:] = class_slots[length_class[i], best_start]
-            growth[:] = class_growth[length_class[i], best_start]
+            slots, growth = class_slots[length_class[i], best_start], class_growth[length_class[i], best_start]
         for b in range(best_start, buckets):
             width = edges_periods[b + 1] - edges_periods[b]
             slot_demand[best_device, b] += weight[i] * slots[b] / (batch_slots[best_device] * width)
@@ -202,8 +201,10 @@ def costs_on_devices(
     class_tokens = np.zeros(classes)
     class_token_periods = np.zeros(classes)
     for c in range(classes):
-        class_tokens[c] = class_slots[c].sum()
-        class_token_periods[c] = class_growth[c].sum()
+        for b in range(buckets):
+            class_tokens[c] += class_slots[c, b]
+            class_token_periods[c] += class_growth[c, b]
+    class_share = np.zeros(classes)
     slot_alpha = np.zeros(classes)
     kv_alpha = np.zeros(classes)
     kv_beta = np.zeros(classes)
@@ -219,6 +220,8 @@ def costs_on_devices(
                 slot_alpha[c] += class_slots[c, b] * slot_price[g, b]
                 kv_alpha[c] += class_growth[c, b] * kv_price[g, b]
                 kv_beta[c] += class_slots[c, b] * kv_price[g, b]
+            slot_alpha[c] /= slots
+            class_share[c] = class_tokens[c] / slots
         for b in range(buckets):
             low = float(edges_periods[b])
             high = float(edges_periods[b + 1])
@@ -230,9 +233,9 @@ def costs_on_devices(
             prompt = float(prompt_tokens[row])
             c = length_class[row]
             if exact_tokens[row] == 0:
-                slot_cost[d, i] = slot_alpha[c] / slots
+                slot_cost[d, i] = slot_alpha[c]
                 kv_cost[d, i] = (kv_alpha[c] + prompt * kv_beta[c]) / kv
-                footprint[d, i] = class_tokens[c] / slots + (prompt * class_tokens[c] + class_token_periods[c]) / kv
+                footprint[d, i] = class_share[c] + (prompt * class_tokens[c] + class_token_periods[c]) / kv
                 continue
             end = float(exact_tokens[row])
             b = min(np.searchsorted(edges_periods, exact_tokens[row], side="right") - 1, buckets - 1)
