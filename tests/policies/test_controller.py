@@ -89,6 +89,16 @@ def test_a_refused_lease_loses_no_request() -> None:
     assert 1 in c.state.queue
 
 
+def test_a_stream_seen_by_its_tokens_moves_the_ledger() -> None:
+    c = controller()
+    c.enqueue(0.0, Request(1, 0.0, 2))
+    device = c.decide(0.0, [0, 1]).assignments[0].device
+    c.started(1, prefilled=True)
+    c.progressed(1, 4)
+    assert c.state.fleet.ledgers[device].decoded_tokens.tolist() == [4]
+    assert int(c.state.fleet.kv_tokens_used[device]) == 2 + 4 + 1
+
+
 def test_finishing_teaches_the_length_model_and_cancelling_does_not() -> None:
     c = controller(kv_tokens=1000)
     for i in range(20):

@@ -106,7 +106,8 @@ def test_rewards_count_the_wait_and_the_priority() -> None:
 
 def test_rewards_know_which_slos_are_missed() -> None:
     objective = Objective(throughput=1.0, tail=0.0, goodput=2.0)
-    for slo_s, reward in ((2.9, 1.0), (3.1, 3.0)):
+    # it has waited for 3 s, and its first token takes one period of 0.5 s more
+    for slo_s, reward in ((3.4, 1.0), (3.6, 3.0)):
         waiting = state([PERIOD])
         waiting.queue.add(Request(9, 1.0, 3, ttft_slo_s=slo_s), 0, 4)
         sample = one_sample(waiting, objective)
@@ -127,3 +128,14 @@ def test_the_same_seed_gives_the_same_prices() -> None:
         prices.append(np.stack([watched.slot_price, watched.kv_price]))
     np.testing.assert_array_equal(prices[0], prices[1])
     assert not np.array_equal(prices[0], prices[2])
+
+
+def test_requests_worth_nothing_leave_the_price_scale_alone() -> None:
+    stepped, _ = updates()
+    waiting = state([PERIOD], [(10, 0, 3)])
+    stepped.run(10.0, waiting, OBJECTIVE, 60.0)
+    scale = stepped.price_scale
+    assert scale > 0.0
+    # a horizon that everybody is past, and a weight so small that a fresh arrival's reward underflows to 0 too
+    stepped.run(1e3, waiting, Objective(throughput=0.0, tail=0.0, gamma=1e-300, horizon_s=1e-300), 60.0)
+    assert stepped.price_scale == scale

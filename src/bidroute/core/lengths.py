@@ -1,4 +1,4 @@
-"""Length classes: survival functions of output lengths, learned online (design: lengths are distributions).
+"""Length classes: survival functions of output lengths, learned online (docs/how-it-works.md).
 
 A class c has S_c(θ) = P(o > θ | class c) for θ = 0 … horizon. It is the product-limit (Kaplan–Meier) estimate
 over finished requests and, as censored observations, those still running, so the first requests to finish (the

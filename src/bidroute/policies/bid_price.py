@@ -1,6 +1,6 @@
 """The bid-price policy: release a request when its reward exceeds the price of what it will occupy.
 
-At a decision every waiting request j is priced on each device g that could take one now (design: the decision):
+At a decision every waiting request j is priced on each device g that could take one now (docs/how-it-works.md):
 
     value[j, g] = reward[j, g] − cost[j, g]      its reduced cost: hold unless positive
     rank by       reward[j, g] / cost[j, g]      reward per unit of price paid
@@ -137,7 +137,7 @@ class BidPrice(Policy):
         return [self._explain_one(now_s, state, ready, bidding, bid, taken, request_id) for request_id in request_ids]
 
     def prices(self) -> PriceSnapshot:
-        """Prices of one slot and of one KV token per period."""
+        """Prices of all of a device's slots, and of all its KV, per period."""
         return self.shadow_prices.snapshot()
 
     # --- parts of a decision ----------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class ExpectedLengths:
         """Expected share of a device's time: Σ_θ S(θ)·(1/B + (s+θ+1)/C), in device-periods, float64[n].
 
         Each term is the fraction of one resource that one period of the request takes. Their sum is the cost of its
-        column (design: the linear program) at the prices that value a full device's slots and its KV alike.
+        column (docs/how-it-works.md) at the prices that value a full device's slots and its KV alike.
         """
         known = exact_tokens > 0
         periods = np.where(known, exact_tokens, self.mean_tokens[length_class])

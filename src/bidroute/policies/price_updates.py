@@ -50,7 +50,8 @@ class PriceUpdates:
         for _ in range(int(min(max(elapsed_periods / (2.0 * PERIODS_PER_STEP), 1.0), STEPS_AFTER_PAUSE))):
             sample = self._sample(now_s, state, objective, threshold_s, period_s)
             scale = self.prices.price_scale(state.fleet, state.lengths, sample, devices)
-            self.price_scale += (SCALE_SMOOTHING if self.price_scale else 1.0) * (scale - self.price_scale)
+            if scale > 0.0:  # requests worth nothing say nothing about prices, and a scale of 0 could rank nobody
+                self.price_scale += (SCALE_SMOOTHING if self.price_scale else 1.0) * (scale - self.price_scale)
             self.prices.step(state.fleet, state.lengths, sample, devices, threshold_s, self.price_scale)
 
     def service_s(self, state: RoutingState) -> float:
@@ -74,7 +75,9 @@ class PriceUpdates:
         mean_tokens = self.prices.columns(state.lengths).mean_tokens[length_class]
         tokens: FloatArray = np.where(exact_tokens > 0, exact_tokens, mean_tokens)
         slo_s = np.full(len(wait_s), math.inf)
-        slo_s[: len(rows)] = np.minimum(queue.e2e_slo_s[rows], queue.ttft_slo_s[rows] + tokens[: len(rows)] * period_s)
+        slo_s[: len(rows)] = np.minimum(
+            queue.e2e_slo_s[rows], queue.ttft_slo_s[rows] + (tokens[: len(rows)] - 1.0) * period_s
+        )
         reward = _rewards(objective, wait_s, tokens, slo_s, threshold_s, period_s)
         priority = queue.priority[rows]
         if priority.any():

@@ -1,7 +1,7 @@
 """Columns of the linear program by length class: what a request of a class is expected to occupy, and when.
 
 For a class with survival S, a request that starts u periods from now is expected to occupy, over the periods
-of bucket b (design: lengths are distributions),
+of bucket b (docs/how-it-works.md),
 
     slots[c, u, b] = Σ_{k∈b, k≥u} S(k−u)                    slot-periods
     growth[c, u, b] = Σ_{k∈b, k≥u} S(k−u)·(k−u+1)           token-periods, on top of prompt_tokens · slots

@@ -1,4 +1,4 @@
-"""The exact linear program of a small instance (design: the linear program), solved by HiGHS.
+"""The exact linear program of a small instance (docs/how-it-works.md), solved by HiGHS.
 
 It is the oracle that the first-order prices are tested against, and gives hindsight bounds. The size is requests ×
 devices × starts columns over 2 × devices × periods rows, so it is for instances of up to a few hundred requests.

@@ -1,6 +1,6 @@
 """Shadow prices of batch slots and KV tokens, tracked online by projected subgradient steps.
 
-One step (design: prices): p ← max(0, p − η (d − Σ_i w_i a*_i(p))). The sum runs over a stratified sample of those
+One step (docs/how-it-works.md): p ← max(0, p − η (d − Σ_i w_i a*_i(p))). The sum runs over a stratified sample of those
 who compete for the horizon: requests drawn from the queue, each standing for |queue|/draws of them, and one
 recent arrival per start offset, standing for the arrivals forecast until the next offset. Stratifying keeps the
 expectation of drawing from both with probability |queue|/N and removes most of its variance: the queue, which sets the
