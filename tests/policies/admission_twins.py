@@ -103,17 +103,20 @@ def walk(
     verdicts: list[int] = []
     chosen: list[int | None] = []
     best_skips, passed = -1, 0
+    best_peak, kept = 0, False
     for prompt, length_class, exact, skips in order:
         chosen.append(None)
         if all(len(batch.members) >= batch.slots for batch in batches):
             verdicts.append(NO_SLOT)
             continue
-        if best_skips >= 0 and best_skips + passed >= view.max_skips:
-            verdicts.append(BEHIND)
-            continue
         verdict = NEVER_HERE
+        kept = kept or (best_skips >= 0 and best_skips + passed >= view.max_skips)
         for d in sorted(range(len(batches)), key=lambda d: (busy(batches[d]), d)):
-            verdict = max(verdict, judge(batches[d], prompt, length_class, exact, view))
+            if kept and blocks(best_peak, batches[d].block) <= batches[d].capacity:
+                verdict = BEHIND
+                continue
+            answer = judge(batches[d], prompt, length_class, exact, view)
+            verdict = answer if answer == RELEASED else max(verdict, answer)
             if verdict == RELEASED:
                 batches[d].members.append(Member(prompt + 1, 0, length_class, exact))
                 batches[d].grid = batches[d].grid or exact == 0
@@ -121,6 +124,6 @@ def walk(
                 passed += best_skips >= 0
                 break
         if NO_SLOT < verdict < RELEASED and best_skips < 0:
-            best_skips = skips
+            best_skips, best_peak = skips, prompt + max(exact, 1)
         verdicts.append(verdict)
     return verdicts, chosen, passed

@@ -72,45 +72,6 @@ def test_walk_agrees_with_its_twin(
     assert [v if v in certain else None for v in walked.verdicts] == [v if v in certain else None for v in verdicts]
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    devices=st.lists(device, min_size=1, max_size=1),
-    leases=st.lists(lease, max_size=8),
-    waiting=st.lists(candidate, max_size=12),
-    max_skips=st.sampled_from([0, 1, 3, BIG]),
-)
-def test_pairs_on_one_device_are_the_same_as_rows(devices, leases, waiting, max_skips) -> None:
-    now = state(devices, waiting, [(0, *rest) for _, *rest in leases])
-    admission = Admission(max_skips=max_skips)
-    rows = np.arange(len(waiting))
-    admission.begin(now, [0])
-    by_row = admission.walk(now.queue, rows)
-    admission.begin(now, [0])
-    by_pair = admission.walk_pairs(now.queue, rows, np.zeros_like(rows))
-    assert by_row.released.tolist() == by_pair.released.tolist()
-    if max_skips == BIG:  # (a pair whose request can never run there is no reason to reserve in both)
-        assert (by_row.skips, by_row.skipped_row) == (by_pair.skips, by_pair.skipped_row)
-
-
-def test_pairs_take_each_row_once_and_at_its_first_device_that_may() -> None:
-    now = state([Device("a", 1, 50), Device("b", 2, 100)], [(60, 0, 0), (10, 0, 0), (10, 0, 0)])
-    admission = Admission(safety=False)
-    admission.begin(now, [0, 1])
-    rows, positions = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 0, 1, 1, 0])
-    walked = admission.walk_pairs(now.queue, rows, positions)
-    assert [(a.request_id, a.device) for a in walked.assignments(now.queue.ids, rows)] == [(0, 1), (1, 0), (2, 1)]
-    assert walked.verdicts[0] == NEVER_HERE
-
-
-def test_pairs_while_reserved_try_only_the_best() -> None:
-    now = state([Device("a", 2, 50), Device("b", 2, 50)], [(40, 0, 0), (5, 0, 0)], [(0, 30, 0, 0, 0)])
-    admission = Admission(safety=False, max_skips=0)
-    admission.begin(now, [0, 1])
-    walked = admission.walk_pairs(now.queue, np.array([0, 1, 0]), np.array([0, 0, 1]))
-    assert walked.verdicts.tolist() == [KV_NOW, BEHIND, RELEASED]
-    assert walked.skips == 0
-
-
 def walk_on_one(kv_tokens: int, waiting, leases=(), *, slots: int = 8, block_size: int = 1, **options):
     now = state([Device("a", slots, kv_tokens, block_size)], waiting, [(0, *rest) for rest in leases])
     admission = Admission(risk_z=0.0, **options)
@@ -209,6 +170,15 @@ def test_overtaking_stops_when_the_skips_are_used_up() -> None:
     walked = walk_on_one(100, waiting, [(30, 0, 0, 100)], max_skips=4)
     assert walked.verdicts.tolist() == [KV_NOW] + [RELEASED] * 4 + [BEHIND] * 2
     assert (walked.skipped_row, walked.skips) == (0, 4)
+
+
+def test_one_that_waits_for_its_device_keeps_no_other() -> None:
+    now = state([Device("large", 4, 100), Device("small", 4, 20)], [(50, 0, 5)] + [(2, 0, 5)] * 3, [(0, 70, 0, 0, 20)])
+    admission = Admission(max_skips=1)
+    admission.begin(now, [0, 1])
+    walked = admission.walk(now.queue, np.arange(4))
+    assert walked.verdicts.tolist() == [KV_NOW, RELEASED, RELEASED, BEHIND]
+    assert walked.devices.tolist() == [1, 1]
 
 
 def test_a_device_over_its_new_capacity_does_not_close_the_others() -> None:

@@ -8,7 +8,8 @@ from bidroute.core.state import RoutingState
 from bidroute.errors import ConfigError
 from bidroute.policies import PolicySettings, Timing, build_policy
 from bidroute.policies.base import Decision, Hold
-from bidroute.policies.bid_price import IDLE_CUT, BidPrice
+from bidroute.policies.bid_price import LIMITS, BidPrice
+from bidroute.policies.release_kernels import Limits
 from tests.policies.states import state
 
 ROOMY = Device("d", 4, 10_000, period_s=1.0)
@@ -43,7 +44,9 @@ def test_a_reward_below_the_price_is_held_and_the_price_of_idle_room_is_cut() ->
     decision = decided(policy, waiting)
     assert ids(decision) == []
     assert decision.held == {Hold.PRICE: 1}
-    assert policy.prices().slot_price[0].tolist() == [4.0 * IDLE_CUT] * policy.shadow_prices.grid.buckets
+    assert (
+        policy.prices().slot_price[0].tolist() == [4.0 * Limits(*LIMITS).idle_cut] * policy.shadow_prices.grid.buckets
+    )
 
 
 def test_a_full_device_keeps_its_price() -> None:
@@ -112,12 +115,29 @@ def test_held_and_released_are_everybody() -> None:
         assert sum(decision.held.values()) + len(decision.assignments) == 20
 
 
-def test_large_queues_are_ranked_on_a_shortlist(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_queues_are_ranked_on_some_devices_and_offered_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [(10, 0, 1 + k % 50) for k in range(400)]
     full = decided(BidPrice(Objective()), state([ROOMY] * 3, jobs, arrival_s=[0.0] * 400), (0, 1, 2))
-    monkeypatch.setattr("bidroute.policies.bid_price.PAIRS_AT_ONCE", 300)
+    monkeypatch.setattr("bidroute.policies.bid_price.LIMITS", (300, 48, 0.5))
     short = decided(BidPrice(Objective()), state([ROOMY] * 3, jobs, arrival_s=[0.0] * 400), (0, 1, 2))
     assert short == full
+    assert len(full.assignments) == 12
+
+
+def test_equals_go_to_the_least_busy() -> None:
+    fleet = [Device("d", 8, 10_000)] * 4
+    waiting = state(fleet, [(10, 0, 30)] * 8, leases=[(0, 10, 1, 0, 30)] * 2, arrival_s=SAME_MOMENT)
+    decision = decided(BidPrice(Objective()), waiting, (0, 1, 2, 3))
+    assert np.bincount([assignment.device for assignment in decision.assignments]).tolist() == [0, 3, 3, 2]
+
+
+def test_one_that_waits_for_its_device_keeps_no_other() -> None:
+    """Request 0 fits the large device only, which is full; the small one goes on taking what fits it."""
+    devices = [Device("large", 4, 1000), Device("small", 4, 100)]
+    jobs = [(500, 0, 5)] + [(5, 0, 5)] * 3
+    waiting = state(devices, jobs, [(0, 700, 0, 0, 200)], arrival_s=[-1000.0, 0.0, 0.0, 0.0])
+    decision = decided(BidPrice(Objective(threshold_s=10.0), max_skips=0), waiting, (0, 1))
+    assert [assignment.device for assignment in decision.assignments] == [1, 1, 1]
 
 
 # --- the threshold --------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bidroute.pricing.price_kernels import (
-    costs_on_devices,
     demand_at_prices,
     exact_column,
     expected_use_of_devices,
@@ -43,57 +42,6 @@ def test_exact_column_equals_a_sum_over_periods(output_tokens: int, start: int, 
         slots[case.bucket(start + age)] += 1.0
         growth[case.bucket(start + age)] += age + 1.0
     assert exact(output_tokens, start, case.edges.tolist()) == (slots.tolist(), growth.tolist())
-
-
-# --- costs_on_devices -----------------------------------------------------------------------------------------------
-
-
-def costs(case: Case, rows: np.ndarray, devices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    slot_cost, kv_cost, footprint = np.full((3, len(devices), len(rows)), np.nan)
-    costs_on_devices(
-        case.slot_price,
-        case.kv_price,
-        case.batch_slots,
-        case.kv_tokens,
-        devices,
-        case.edges,
-        case.columns.starting_now_slots,
-        case.columns.starting_now_growth,
-        case.prompt_tokens,
-        case.length_class,
-        case.exact_tokens,
-        rows,
-        slot_cost,
-        kv_cost,
-        footprint,
-    )
-    return slot_cost, kv_cost, footprint
-
-
-@given(SEEDS)
-def test_costs_equal_a_sum_over_periods(seed: int) -> None:
-    case = Case(seed)
-    rows = case.random.permutation(len(case.prompt_tokens))
-    devices = case.random.permutation(case.devices)
-    slot_cost, kv_cost, footprint = costs(case, rows, devices)
-    for d, g in enumerate(devices):
-        for k, i in enumerate(rows):
-            slots, tokens = case.held(i, 0)
-            assert slot_cost[d, k] == pytest.approx(slots @ case.slot_price[g] / case.batch_slots[g])
-            assert kv_cost[d, k] == pytest.approx(tokens @ case.kv_price[g] / case.kv_tokens[g])
-            share = slots.sum() / case.batch_slots[g] + tokens.sum() / case.kv_tokens[g]
-            assert footprint[d, k] == pytest.approx(share)
-
-
-def test_invariant_4_costs_do_not_depend_on_the_kv_unit() -> None:
-    case, factor = Case(7), 16  # a power of two: equal to the last bit
-    case.exact_tokens[:] = 0  # a request of known length grows by one token per period, in tokens
-    rows, devices = np.arange(len(case.prompt_tokens)), np.arange(case.devices)
-    before = costs(case, rows, devices)
-    case.prompt_tokens, case.kv_tokens = case.prompt_tokens * factor, case.kv_tokens * factor
-    case.columns.starting_now_growth[:] *= factor
-    for old, new in zip(before, costs(case, rows, devices), strict=True):
-        np.testing.assert_array_equal(old, new)
 
 
 # --- demand_at_prices -----------------------------------------------------------------------------------------------

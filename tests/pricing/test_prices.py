@@ -27,7 +27,7 @@ def priced(slot_price: np.ndarray, kv_price: np.ndarray) -> ShadowPrices:
 def test_costs_at_a_flat_price_are_the_occupancy() -> None:
     prices = priced(np.full((1, 3), 3.0), np.full((1, 3), 5.0))
     waiting = state([Device("d", 4, 100)], [(10, 0, 8)])
-    costs = prices.costs(waiting, ONE, np.array([0]))
+    costs = prices.costs(waiting, ONE)
     tokens = 10 * 8 + 8 * 9 / 2
     assert costs.slots[0, 0] == pytest.approx(3.0 * 8 / 4)
     assert costs.kv[0, 0] == pytest.approx(5.0 * tokens / 100)
@@ -37,7 +37,7 @@ def test_costs_at_a_flat_price_are_the_occupancy() -> None:
 def test_what_lies_beyond_the_horizon_costs_the_last_price() -> None:
     prices = priced(np.array([[0.0, 0.0, 2.0]]), np.zeros((1, 3)))
     waiting = state([Device("d", 1, 1000)], [(0, 0, 6), (0, 0, 106)])
-    assert prices.costs(waiting, ONE, np.array([0, 1])).slots.tolist() == [[0.0, 200.0]]
+    assert prices.costs(waiting, ONE).slots.tolist() == [[0.0, 200.0]]
 
 
 def test_capacity_left_is_what_known_leases_leave() -> None:

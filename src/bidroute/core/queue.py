@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,21 @@ from bidroute.errors import LedgerError
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+# Rows of `QueueColumns.ints` and `QueueColumns.floats`.
+ID, SEQUENCE, PROMPT_TOKENS, LENGTH_CLASS, EXACT_TOKENS, SKIPS = 0, 1, 2, 3, 4, 5
+ARRIVAL_S, PRIORITY, TTFT_SLO_S, E2E_SLO_S = 0, 1, 2, 3
+
+
+class QueueColumns(NamedTuple):
+    """The queue as kernels read it: `ints` int64[6, ≥n] and `floats` float64[4, ≥n], of which the first `n` wait."""
+
+    ints: IntArray
+    floats: FloatArray
+    n: int
 
 
 class WaitingQueue:
@@ -38,55 +52,59 @@ class WaitingQueue:
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._position
 
+    def columns(self) -> QueueColumns:
+        """All columns at once, for kernels; valid until the next change."""
+        return QueueColumns(self._ints, self._floats, self._rows)
+
     @property
     def ids(self) -> IntArray:
         """Request ids, int64[n]."""
-        return self._ints[0, : self._rows]
+        return self._ints[ID, : self._rows]
 
     @property
     def sequence(self) -> IntArray:
         """Order of entry into the queue, int64[n]; smaller is earlier."""
-        return self._ints[1, : self._rows]
+        return self._ints[SEQUENCE, : self._rows]
 
     @property
     def prompt_tokens(self) -> IntArray:
         """Prompt tokens, int64[n]."""
-        return self._ints[2, : self._rows]
+        return self._ints[PROMPT_TOKENS, : self._rows]
 
     @property
     def length_class(self) -> IntArray:
         """Length class of each request, int64[n]."""
-        return self._ints[3, : self._rows]
+        return self._ints[LENGTH_CLASS, : self._rows]
 
     @property
     def exact_tokens(self) -> IntArray:
         """Output tokens where known for certain, else 0, int64[n]."""
-        return self._ints[4, : self._rows]
+        return self._ints[EXACT_TOKENS, : self._rows]
 
     @property
     def skips(self) -> IntArray:
         """How often each request, while it was the best, was passed over, int64[n]; policies may write it."""
-        return self._ints[5, : self._rows]
+        return self._ints[SKIPS, : self._rows]
 
     @property
     def arrival_s(self) -> FloatArray:
         """Arrival times in seconds, float64[n]."""
-        return self._floats[0, : self._rows]
+        return self._floats[ARRIVAL_S, : self._rows]
 
     @property
     def priority(self) -> FloatArray:
         """Priorities, float64[n]; 0 is ordinary, higher is more urgent."""
-        return self._floats[1, : self._rows]
+        return self._floats[PRIORITY, : self._rows]
 
     @property
     def ttft_slo_s(self) -> FloatArray:
         """First-token SLOs in seconds after arrival, float64[n]; infinity means none."""
-        return self._floats[2, : self._rows]
+        return self._floats[TTFT_SLO_S, : self._rows]
 
     @property
     def e2e_slo_s(self) -> FloatArray:
         """End-to-end SLOs in seconds after arrival, float64[n]; infinity means none."""
-        return self._floats[3, : self._rows]
+        return self._floats[E2E_SLO_S, : self._rows]
 
     def request(self, request_id: int) -> Request:
         """The request with this id. Raises LedgerError when it does not wait here."""
@@ -131,7 +149,7 @@ class WaitingQueue:
         if row != last:
             self._ints[:, row] = self._ints[:, last]
             self._floats[:, row] = self._floats[:, last]
-            self._position[int(self._ints[0, row])] = row
+            self._position[int(self._ints[ID, row])] = row
         del self._requests[request_id]
         self._rows = last
         return request

@@ -6,7 +6,8 @@ E[KV](h) + z·sd[KV](h) ≤ C, with remaining lives from the survival functions;
 certain the peaks are computed exactly instead. An empty device takes whatever is startable.
 
 Overtaking: when the best request that waits can start nowhere, later ones may be taken past it, `max_skips`
-times in all; then it reserves the devices until it starts, so it cannot be starved by smaller ones.
+times in all; then the devices that could ever hold it are kept for it until it starts, so it cannot be starved by
+smaller ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from bidroute.core.fleet import Fleet
 from bidroute.core.lengths import LengthModel
@@ -26,7 +26,7 @@ from bidroute.core.state import RoutingState
 from bidroute.errors import ConfigError
 from bidroute.policies import admission_kernels as kernels
 from bidroute.policies.admission_kernels import load_batches
-from bidroute.policies.admission_walk_kernels import walk_pairs, walk_rows
+from bidroute.policies.admission_walk_kernels import walk_rows
 from bidroute.policies.base import Assignment, Hold
 
 GRID_POINTS = 64
@@ -107,12 +107,12 @@ class Walk:
     skips: int
 
     def assignments(self, ids: IntArray, rows: IntArray) -> list[Assignment]:
-        """What was released, where `rows` is the order (or the rows of the pairs) that was walked."""
+        """What was released, where `rows` is the order that was walked."""
         taken = ids[rows[self.released]].tolist()
         return [Assignment(request_id, device) for request_id, device in zip(taken, self.devices.tolist(), strict=True)]
 
     def held(self) -> dict[Hold, int]:
-        """How many were held, by reason (after `walk_pairs`: how many pairs)."""
+        """How many were held, by reason."""
         counts = np.bincount(self.verdicts, minlength=kernels.BEHIND + 1)
         held: dict[Hold, int] = {}
         for verdict, hold in HOLD_BY_VERDICT.items():
@@ -158,12 +158,6 @@ class Admission:
         free_slots: IntArray = self.view.numbers[:, kernels.FREE]
         return free_slots
 
-    @property
-    def empty(self) -> npt.NDArray[np.bool_]:
-        """Which devices have nothing to run, by position, bool[D]."""
-        empty: npt.NDArray[np.bool_] = self.view.numbers[:, kernels.LEASES] == 0
-        return empty
-
     def judge(self, position: int, prompt_tokens: int, length_class: int, exact_tokens: int = 0) -> int:
         """The verdict on one candidate for the device at `position`: RELEASED when it may start there now."""
         return kernels.judge(self.view, position, prompt_tokens, length_class, exact_tokens)
@@ -177,13 +171,6 @@ class Admission:
         columns = queue.prompt_tokens, queue.length_class, queue.exact_tokens, queue.skips
         out = np.empty((3, len(order)), dtype=np.int64)
         taken, best, skips = walk_rows(self.view, *columns, order, self._speed, out[0], out[1], out[2])
-        return Walk(out[0], out[1, :taken], out[2, :taken], best, skips)
-
-    def walk_pairs(self, queue: WaitingQueue, rows: IntArray, positions: IntArray) -> Walk:
-        """Take (queue row, device position) pairs in this order, both int64[n]; a row goes to its first that may."""
-        columns = queue.prompt_tokens, queue.length_class, queue.exact_tokens, queue.skips
-        out = np.empty((3, len(rows)), dtype=np.int64)
-        taken, best, skips = walk_pairs(self.view, *columns, rows, positions, out[0], out[1], out[2])
         return Walk(out[0], out[1, :taken], out[2, :taken], best, skips)
 
 

@@ -8,6 +8,7 @@ from bidroute._kernels import kernel
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.policies.admission_kernels import (
     BEHIND,
+    BLOCK,
     CAPACITY,
     DEVICE,
     FREE,
@@ -20,8 +21,8 @@ from bidroute.policies.admission_kernels import (
     RELEASED,
     View,
     add,
+    in_blocks,
     judge,
-    startable,
 )
 
 EXACT_KINDS = 64  # four per doubling of an exact length, to 65 536 tokens
@@ -103,7 +104,8 @@ def walk_rows(
     """Offer each row of the queue in `order` to the devices, the least busy first, until one takes it.
 
     Fills `verdicts` [len(order)], and for each of the k released its place in the order and its device. Returns k,
-    the best row that was held (or NOBODY), and how many were taken past it.
+    the best row that was held (or NOBODY), and how many were taken past it. Once that makes `max_skips` in all, the
+    devices on which it could ever run are kept for it.
     """
     numbers = view.numbers
     devices = len(numbers)
@@ -114,91 +116,40 @@ def walk_rows(
         _sort_in(by_busy, busy, d, d + 1)
         slots += numbers[d, FREE]
     failed_prompt = np.full(EXACT_KINDS + view.residual.shape[0], ENDLESS)
-    taken, best, passed, closed = 0, NOBODY, 0, False
+    kept = np.zeros(devices, dtype=np.bool_)  # for the best held row: it could run there one day
+    taken, best, passed, devices_kept = 0, NOBODY, 0, 0
     for k in range(len(order)):
-        if slots <= 0 or closed:
+        if slots <= 0 or devices_kept == devices:
             verdicts[k] = NO_SLOT if slots <= 0 else BEHIND
             continue
         row = order[k]
         prompt, length_class, length = prompts[row], classes[row], lengths[row]
         if failed_prompt[_kind(length_class, length)] <= prompt:
-            verdicts[k] = KV_NOW if prompt + 1 > most_free else KV_FUTURE
+            verdicts[k] = BEHIND if devices_kept > 0 else KV_NOW if prompt + 1 > most_free else KV_FUTURE
             continue
         verdict, refusals = NEVER_HERE, 0
         for place in range(devices):
             d = by_busy[place]
-            answer = judge(view, d, prompt, length_class, length)
-            verdict = max(verdict, answer)
+            answer = BEHIND if kept[d] else judge(view, d, prompt, length_class, length)
+            verdict = answer if answer == RELEASED else max(verdict, answer)
             if verdict == RELEASED:
                 add(view, d, prompt, length_class, length)
                 released[taken], chosen[taken] = k, numbers[d, DEVICE]
                 busy[d] = _busy(numbers, speed, d)
                 _sort_in(by_busy, busy, place, devices)
                 break
-            refusals += answer > NO_SLOT
+            refusals += NO_SLOT < answer < BEHIND
             if refusals == MOST_REFUSALS:
                 break
         verdicts[k] = verdict
         if verdict == RELEASED:
             taken, slots, most_free = taken + 1, slots - 1, _most_free(numbers)
             passed += 1 if best != NOBODY else 0
-        elif verdict > NO_SLOT:
+        elif NO_SLOT < verdict < BEHIND:
             _remember_failure(failed_prompt, prompt, length_class, length)
             best = row if best == NOBODY else best
-        closed = best != NOBODY and skips[best] + passed >= view.max_skips
-    return taken, best, passed
-
-
-@kernel
-def walk_pairs(
-    view: View,
-    prompts: IntArray,
-    classes: IntArray,
-    lengths: IntArray,
-    skips: IntArray,
-    rows: IntArray,
-    positions: IntArray,
-    verdicts: IntArray,
-    released: IntArray,
-    chosen: IntArray,
-) -> tuple[int, int, int]:
-    """Take each pair (row of the queue, position of a device) in turn unless its row is taken.
-
-    Fills and returns the same as `walk_rows`. While the best held row reserves the devices, only its own later
-    pairs are tried.
-    """
-    is_taken = np.zeros(len(prompts), dtype=np.bool_)
-    numbers, slots = view.numbers, 0
-    # The shortest prompt that was not safe, by device and class: batches only fill up, so a longer one is not either.
-    unsafe_prompt = np.full((len(numbers), view.residual.shape[0]), ENDLESS)
-    for d in range(len(numbers)):
-        slots += numbers[d, FREE]
-    taken, best, passed = 0, NOBODY, 0
-    for k in range(len(rows)):
-        row, d = rows[k], positions[k]
-        reserved = best != NOBODY and skips[best] + passed >= view.max_skips
-        verdicts[k] = NO_SLOT if slots <= 0 else BEHIND
-        if slots <= 0:
-            continue
-        if is_taken[row] or (reserved and row != best):
-            continue
-        prompt, length_class, length = prompts[row], classes[row], lengths[row]
-        verdicts[k] = startable(numbers, d, prompt, length)
-        if verdicts[k] == RELEASED and length == 0 and unsafe_prompt[d, length_class] <= prompt:
-            verdicts[k] = KV_FUTURE
-        elif verdicts[k] == RELEASED:
-            verdicts[k] = judge(view, d, prompt, length_class, length)
-            if verdicts[k] == KV_FUTURE and length == 0:
-                unsafe_prompt[d, length_class] = prompt
-        if verdicts[k] == RELEASED:
-            add(view, d, prompt, length_class, length)
-            is_taken[row] = True
-            released[taken], chosen[taken] = k, numbers[d, DEVICE]
-            taken, slots = taken + 1, slots - 1
-            if row == best:
-                best, passed = NOBODY, 0
-            elif best != NOBODY:
-                passed += 1
-        elif best == NOBODY and verdicts[k] > NO_SLOT:
-            best = row
+        if best != NOBODY and devices_kept == 0 and skips[best] + passed >= view.max_skips:
+            for d in range(devices):
+                kept[d] = in_blocks(prompts[best] + max(lengths[best], 1), numbers[d, BLOCK]) <= numbers[d, CAPACITY]
+                devices_kept += kept[d]
     return taken, best, passed

@@ -1,121 +1,143 @@
-"""Numba kernels of a bid-price decision. Shapes: D devices that may take a request, m waiting requests considered."""
+"""Numba kernels of bids: what a waiting request offers for a device, less what it would cost there.
+
+Shapes: G devices in the fleet, k of them asked, m waiting requests that bid, c length classes.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from bidroute._kernels import kernel
-from bidroute.core.queue import FloatArray, IntArray
-from bidroute.policies.admission_kernels import BEHIND
+from bidroute.core.queue import (
+    ARRIVAL_S,
+    E2E_SLO_S,
+    EXACT_TOKENS,
+    LENGTH_CLASS,
+    PRIORITY,
+    PROMPT_TOKENS,
+    TTFT_SLO_S,
+    FloatArray,
+    IntArray,
+    QueueColumns,
+)
+from bidroute.pricing.cost_kernels import (
+    GROWTH,
+    PER_PROMPT,
+    PROMPT_SHARE,
+    SHARE,
+    SLOTS,
+    Tables,
+    cost_of_length,
+    share_of_length,
+)
 
-PRICED_OUT = BEHIND + 1  # one more column of the tally, after the verdicts
+
+class Terms(NamedTuple):
+    """What a bid depends on besides the request and the prices.
+
+    `weights` is `Objective.weights`: throughput, latency, ttft, tail, goodput, sigma, alpha, beta, gamma, then
+    horizon_s, priority_base and the share of the service that counts as lateness. `floor_price` per footprint enters
+    the ratio only; no reward counts as less than `least_reward`. `fastest_s`: the shortest period of the fleet;
+    `period_s` float64[G], `usable_kv_tokens` int64[G]; `class_tokens` float64[c] are mean output tokens.
+    """
+
+    now_s: float
+    threshold_s: float
+    floor_price: float
+    least_reward: float
+    weights: FloatArray
+    fastest_s: float
+    period_s: FloatArray
+    usable_kv_tokens: IntArray
+    class_tokens: FloatArray
 
 
 @kernel
-def bid_values(
-    now_s: float,
-    threshold_s: float,
-    floor_price: float,
-    least_reward: float,
-    weights: FloatArray,
-    fastest_s: float,
-    period_s: FloatArray,
-    arrival_s: FloatArray,
-    priority: FloatArray,
-    ttft_slo_s: FloatArray,
-    e2e_slo_s: FloatArray,
-    length_class: IntArray,
-    exact_tokens: IntArray,
-    prompt_tokens: IntArray,
-    class_tokens: FloatArray,
-    usable_kv_tokens: IntArray,
+def fill_bids(
+    terms: Terms,
+    waiting: QueueColumns,
+    tables: Tables,
+    positions: IntArray,
     rows: IntArray,
-    slot_cost: FloatArray,
-    kv_cost: FloatArray,
-    footprint: FloatArray,
     value: FloatArray,
     ratio: FloatArray,
 ) -> None:
-    """Reduced cost and reward per price of each pair, [D, m]: `Objective.terms` and `Bids`, fused.
+    """Reduced cost and reward per price of the queue's `rows` [m] on the devices at `positions` [k]; fills [k, m].
 
-    `weights` is `Objective.weights`: throughput, latency, ttft, tail, goodput, sigma, alpha, beta, gamma, then
-    horizon_s, priority_base and the share of the service that counts as lateness. The queue's columns are [n].
-    No reward counts as less than `least_reward`. A request that could never run on a device, which holds
-    `usable_kv_tokens` [D], ranks below all that could (−∞).
+    The reward is `Objective.terms`, fused. A request that never fits a device has ratio −∞.
     """
+    # Fields are read once: each read of an array from a tuple counts a reference, which costs more than a bid.
+    now_s, threshold_s, floor_price, least_reward, fastest_s = (
+        terms.now_s,
+        terms.threshold_s,
+        terms.floor_price,
+        terms.least_reward,
+        terms.fastest_s,
+    )
+    weights, class_tokens, period_s, usable_kv_tokens = (
+        terms.weights,
+        terms.class_tokens,
+        terms.period_s,
+        terms.usable_kv_tokens,
+    )
     throughput, latency, ttft, tail, goodput = weights[0], weights[1], weights[2], weights[3], weights[4]
     sigma, alpha, beta, gamma = weights[5], weights[6], weights[7], weights[8]
     horizon_s, priority_base, service_share = weights[9], weights[10], weights[11]
+    per_threshold = 1.0 / threshold_s
     decaying = latency > 0.0 or ttft > 0.0
     linear = sigma > 0.0 or alpha > 0.0 or beta > 0.0 or gamma > 0.0
-    for d in range(len(period_s)):
+    ints, floats = waiting.ints, waiting.floats
+    prompt_tokens, length_class, exact_tokens = ints[PROMPT_TOKENS], ints[LENGTH_CLASS], ints[EXACT_TOKENS]
+    arrival_s, priority, ttft_slo_s, e2e_slo_s = (
+        floats[ARRIVAL_S],
+        floats[PRIORITY],
+        floats[TTFT_SLO_S],
+        floats[E2E_SLO_S],
+    )
+    edges_periods, of_class = tables.edges_periods, tables.of_class
+    for k in range(len(positions)):
+        d = positions[k]
+        g, sums, per_slot, per_token = (
+            tables.devices[d],
+            tables.of_length[d],
+            tables.per_slot[d],
+            tables.per_token[d],
+        )
+        device_s, usable = period_s[g], usable_kv_tokens[g]
         for i in range(len(rows)):
             row = rows[i]
-            tokens = float(exact_tokens[row])
-            if exact_tokens[row] == 0:
-                tokens = class_tokens[length_class[row]]
-            service_s = tokens * period_s[d]
+            prompt, exact = prompt_tokens[row], exact_tokens[row]
+            if exact > 0:
+                tokens = float(exact)
+                slot_cost, kv_cost = cost_of_length(edges_periods, sums, prompt, exact)
+                cost, footprint = slot_cost + kv_cost, share_of_length(prompt, exact, per_slot, per_token)
+            else:
+                c = length_class[row]
+                tokens = class_tokens[c]
+                cost = of_class[d, c, SLOTS] + of_class[d, c, GROWTH] + prompt * of_class[d, c, PER_PROMPT]
+                footprint = of_class[d, c, SHARE] + prompt * of_class[d, c, PROMPT_SHARE]
+            service_s = tokens * device_s
             wait_s = max(now_s - arrival_s[row], 0.0)  # the clock may have been set back
             completion_s = wait_s + service_s
             reward = throughput
             if decaying:
-                reward = throughput + latency / (1.0 + completion_s) + ttft / (1.0 + wait_s + period_s[d])
+                reward += latency / (1.0 + completion_s) + ttft / (1.0 + wait_s + device_s)
             if linear:
                 reward += sigma + alpha * tokens / 1000.0
                 reward += beta * max(horizon_s - completion_s, 0.0) + gamma * max(horizon_s - wait_s, 0.0)
-            if completion_s <= min(e2e_slo_s[row], ttft_slo_s[row] - period_s[d] + service_s):
+            if completion_s <= min(e2e_slo_s[row], ttft_slo_s[row] - device_s + service_s):
                 reward += goodput
-            lateness = (wait_s + service_share * tokens * fastest_s) / threshold_s - 1.0
+            lateness = (wait_s + service_share * tokens * fastest_s) * per_threshold - 1.0
             if lateness > 0.0:
                 reward += tail * lateness * lateness
             if priority[row] != 0.0:
                 reward *= priority_base ** min(max(priority[row], -20.0), 20.0)
-            reward *= threshold_s / (threshold_s + tokens * (period_s[d] - fastest_s))
+            if device_s > fastest_s:
+                reward *= threshold_s / (threshold_s + tokens * (device_s - fastest_s))
             reward = max(reward, least_reward)
-            cost = slot_cost[d, i] + kv_cost[d, i]
-            value[d, i] = reward - cost
-            ratio[d, i] = reward / (cost + floor_price * footprint[d, i])
-            if prompt_tokens[row] + max(exact_tokens[row], 1) > usable_kv_tokens[d]:
-                ratio[d, i] = -np.inf
-
-
-@kernel
-def tally(
-    value: FloatArray,
-    order: IntArray,
-    verdicts: IntArray,
-    released: IntArray,
-    counts: IntArray,
-    leaves_room: IntArray,
-) -> None:
-    """Count why requests were held, and find the devices whose room nobody was willing to pay for.
-
-    `order` and `verdicts` [k] are the pairs offered (flat indexes into `value` [D, m]) and what admission said;
-    `released` the places in the order that were let go. Each other request counts once in `counts` [PRICED_OUT + 1],
-    with the verdict that got furthest among its pairs worth their price. `leaves_room` [D] is set to 1 where some
-    were priced out and no pair worth its price was turned down, unless its request went elsewhere.
-    """
-    devices, m = value.shape
-    counts[:] = 0
-    furthest = np.full(m, -1)
-    gone = np.zeros(m, dtype=np.bool_)
-    for k in released:
-        gone[order[k] % m] = True
-    leaves_room[:] = 0
-    for i in range(m):
-        worth_it = False
-        for d in range(devices):
-            if value[d, i] > 0.0:
-                worth_it = True
-            else:
-                leaves_room[d] = 1
-        if not worth_it and not gone[i]:
-            counts[PRICED_OUT] += 1
-    for k in range(len(order)):
-        d, i = order[k] // m, order[k] % m
-        if value[d, i] > 0.0 and not gone[i]:
-            furthest[i] = max(furthest[i], verdicts[k])
-            leaves_room[d] = 0
-    for i in range(m):
-        if furthest[i] >= 0:
-            counts[furthest[i]] += 1
+            value[k, i] = reward - cost
+            ratio[k, i] = reward / (cost + floor_price * footprint)
+            if prompt + max(exact, 1) > usable:
+                ratio[k, i] = -np.inf

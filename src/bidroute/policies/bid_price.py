@@ -27,18 +27,16 @@ from bidroute.policies.admission import HOLD_BY_VERDICT, Admission
 from bidroute.policies.admission_kernels import RELEASED
 from bidroute.policies.arrivals import ArrivalHistory
 from bidroute.policies.base import Assignment, Decision, Explanation, Hold, Policy, Timing
-from bidroute.policies.bid_kernels import PRICED_OUT, tally
-from bidroute.policies.bids import Bidding, Bids, best_first
+from bidroute.policies.bids import Bidding, Bids
 from bidroute.policies.patience import SojournTracker
 from bidroute.policies.price_updates import PriceUpdates
 from bidroute.policies.registry import PolicySettings, register
+from bidroute.policies.release_kernels import PRICED_OUT, Limits, release
 from bidroute.pricing.prices import PriceSnapshot, ShadowPrices
 
 DEFAULT_RISK_Z = 1.75
 DEFAULT_MAX_SKIPS = 8
-SPARE_CANDIDATES = 48  # offered to the admission check beyond the free slots, best first
-IDLE_CUT = 0.5  # of a device's prices, per decision that leaves room because every bid is below them
-PAIRS_AT_ONCE = 16_384  # more (request, device) pairs than this are ranked on a shortlist of requests
+LIMITS = tuple(Limits(pairs=16_384, spare=48, idle_cut=0.5))
 
 
 class BidPrice(Policy):
@@ -67,6 +65,8 @@ class BidPrice(Policy):
         self._updates = PriceUpdates(self.shadow_prices, self._history, seed)
         self._new_arrivals = 0
         self._service_s = 1.0
+        self._chosen: IntArray = np.empty(64, dtype=np.int64)  # device by row, of the last decision
+        self._held: IntArray = np.empty(PRICED_OUT + 1, dtype=np.int64)
 
     @property
     def threshold_s(self) -> float:
@@ -81,13 +81,15 @@ class BidPrice(Policy):
         self._new_arrivals += 1
 
     def update(self, now_s: float, state: RoutingState) -> None:
-        """Track the mean sojourn, and step the prices when due."""
+        """Track the mean sojourn, step the prices when due, and tabulate what lengths have taught since."""
         if self._new_arrivals:
             inside = len(state.queue) + int(state.fleet.open_leases.sum())
             self._sojourn.observe(inside, self._history.rate_per_s(now_s), self._new_arrivals)
             self._new_arrivals = 0
             self._service_s = self._updates.service_s(state)
         self._updates.run(now_s, state, self.objective, self.threshold_s)
+        self._admission.residuals.refresh(state.lengths)
+        self.shadow_prices.columns(state.lengths)
 
     def decide(self, now_s: float, state: RoutingState, devices: Sequence[int]) -> Decision:
         """Release what is worth its price, can start and stays safe, best reward per price first."""
@@ -95,30 +97,22 @@ class BidPrice(Policy):
         if not len(queue) or not devices:
             return Decision()
         ready = np.asarray(devices, dtype=np.int64)
-        bidding = self._bidding()
-        rows = self._shortlist(now_s, state, ready, bidding)
-        bid = bidding.bids(now_s, state, ready, rows)
         self._admission.begin(state, ready)
-        order, below = _offers(self._admission, bid)
-        positions, columns = np.divmod(order, len(rows))
-        walk = self._admission.walk_pairs(queue, rows[columns], positions)
-        if walk.skipped_row >= 0:
-            queue.skips[walk.skipped_row] += walk.skips
-        verdicts, released = walk.verdicts, walk.released
-        if len(below):
-            extra = self._one_per_empty_device(state, ready, rows, order[released], below)
-            released = np.concatenate([released, np.arange(len(order), len(order) + len(extra))])
-            order = np.concatenate([order, extra])
-            verdicts = np.concatenate([verdicts, np.full(len(extra), RELEASED)])
-        ids, pairs = queue.ids, [divmod(pair, len(rows)) for pair in order[released].tolist()]
-        assignments = [Assignment(int(ids[rows[column]]), int(ready[position])) for position, column in pairs]
-        counts, leaves_room = np.empty(PRICED_OUT + 1, dtype=np.int64), np.empty(len(ready), dtype=np.int64)
-        tally(bid.value, order, verdicts, released, counts, leaves_room)
-        # Complementary slackness: room that nobody paid for is not scarce. The subgradient steps find that out
-        # too, but slowly, and meanwhile capacity would stand idle before a queue held by its price.
-        nobody_waits = len(assignments) == len(queue)
-        self.shadow_prices.cut(ready if nobody_waits else ready[leaves_room == 1], IDLE_CUT)
-        return Decision(assignments, _held(counts.tolist(), len(queue) - len(assignments)))
+        if len(self._chosen) < len(queue):
+            self._chosen = np.empty(2 * len(queue), dtype=np.int64)
+        rows = release(
+            tuple(self._bidding().terms(now_s, state)),
+            tuple(queue.columns()),
+            tuple(self.shadow_prices.view(state)),
+            tuple(self._admission.view),
+            LIMITS,
+            ready,
+            self._chosen,
+            self._held,
+        )
+        ids, positions = queue.ids[rows].tolist(), self._chosen[rows].tolist()
+        assignments = [Assignment(i, devices[position]) for i, position in zip(ids, positions, strict=True)]
+        return Decision(assignments, _held(self._held))
 
     def explain(
         self, now_s: float, state: RoutingState, devices: Sequence[int], request_ids: Sequence[int]
@@ -127,7 +121,7 @@ class BidPrice(Policy):
         if not len(state.queue) or not devices:
             return []
         ready, bidding = np.asarray(devices, dtype=np.int64), self._bidding()
-        bid = bidding.bids(now_s, state, ready, np.arange(len(state.queue)))
+        bid = bidding.bids(now_s, state, ready)
         skips, prices = state.queue.skips.copy(), self.shadow_prices.snapshot()
         decision = self.decide(now_s, state, devices)
         state.queue.skips[:] = skips
@@ -144,41 +138,6 @@ class BidPrice(Policy):
 
     def _bidding(self) -> Bidding:
         return Bidding(self.objective, self.shadow_prices, self._updates.price_scale or 1.0, self.threshold_s)
-
-    def _shortlist(self, now_s: float, state: RoutingState, ready: IntArray, bidding: Bidding) -> IntArray:
-        """Queue rows to consider: all, or where that makes too many pairs the best on the roomiest device."""
-        n = len(state.queue)
-        rows: IntArray = np.arange(n)
-        if len(ready) == 1 or n * len(ready) <= PAIRS_AT_ONCE:
-            return rows
-        fleet = state.fleet
-        roomiest = ready[np.argmax(fleet.usable_kv_tokens[ready] - fleet.kv_tokens_used[ready])]
-        ratio = bidding.bids(now_s, state, np.array([roomiest]), rows).ratio[0]
-        return np.sort(best_first(ratio, max(PAIRS_AT_ONCE // len(ready), SPARE_CANDIDATES)))
-
-    def _one_per_empty_device(
-        self, state: RoutingState, ready: IntArray, rows: IntArray, released: IntArray, below: IntArray
-    ) -> IntArray:
-        """One of the pairs below their price for each empty device that gets none of the `released` ones.
-
-        An empty device always takes the best startable request, whatever its price: else nothing might progress.
-        """
-        m, queue = len(rows), state.queue
-        gone, busy, extra = set((released % m).tolist()), set((released // m).tolist()), []
-        idle = int(np.count_nonzero(state.fleet.open_leases[ready] == 0))
-        for pair in below.tolist():
-            position, column = divmod(pair, m)
-            if position in busy or column in gone:
-                continue
-            row = int(rows[column])
-            candidate = int(queue.prompt_tokens[row]), int(queue.length_class[row]), int(queue.exact_tokens[row])
-            if self._admission.judge(position, *candidate) == RELEASED:
-                extra.append(pair)
-                busy.add(position)
-                gone.add(column)
-                if len(extra) == idle:
-                    break
-        return np.array(extra, dtype=np.int64)
 
     def _explain_one(
         self,
@@ -221,29 +180,13 @@ class BidPrice(Policy):
         )
 
 
-def _offers(admission: Admission, bid: Bids) -> tuple[IntArray, IntArray]:
-    """Pairs to offer, as flat indexes into [D, m], best first: those worth their price; for empty devices the rest."""
-    free_slots = int(admission.free_slots.sum())
-    best = best_first(bid.ratio.ravel(), (free_slots + SPARE_CANDIDATES) * len(admission.free_slots))
-    best = best[bid.ratio.ravel()[best] > -np.inf]
-    worth_it = bid.value.ravel()[best] > 0.0
-    if worth_it.all():
-        return best, best[:0]
-    empty = admission.empty[best // bid.ratio.shape[1]]
-    return best[worth_it], best[~worth_it & empty]
-
-
-def _held(counts: list[int], left: int) -> dict[Hold, int]:
-    """How many of the `left` requests were held for which reason; those never offered were held by the order."""
+def _held(counts: IntArray) -> dict[Hold, int]:
+    """How many were held for which reason, from counts by verdict."""
     held: dict[Hold, int] = {}
-    for verdict, hold in HOLD_BY_VERDICT.items():
-        if counts[verdict]:
-            held[hold] = held.get(hold, 0) + counts[verdict]
-    if counts[PRICED_OUT]:
-        held[Hold.PRICE] = counts[PRICED_OUT]
-    rest = left - sum(held.values())
-    if rest > 0:
-        held[Hold.ORDER] = held.get(Hold.ORDER, 0) + rest
+    for verdict, count in enumerate(counts.tolist()):
+        if count:
+            hold = Hold.PRICE if verdict == PRICED_OUT else HOLD_BY_VERDICT[verdict]
+            held[hold] = held.get(hold, 0) + count
     return held
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from bidroute.core.objective import Objective
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.core.state import RoutingState
-from bidroute.policies.bid_kernels import bid_values
+from bidroute.policies.bid_kernels import Terms, fill_bids
+from bidroute.pricing.cost_kernels import tabulate
 from bidroute.pricing.prices import Costs, ShadowPrices
 
 PRICE_FLOOR = 0.05  # share of the running price scale that enters the ratio where nothing is scarce
@@ -19,7 +20,7 @@ LEAST_REWARD = 1e-9
 
 
 class Bids(NamedTuple):
-    """Costs and what follows from them, each float64[D, m] for D devices and m waiting requests.
+    """Costs and what follows from them, each float64[D, n] for D devices and n waiting requests.
 
     `value` = reward − cost, the reduced cost; `ratio` = reward per unit of price, −∞ where the request
     could never run on the device.
@@ -38,36 +39,28 @@ class Bidding(NamedTuple):
     price_scale: float
     threshold_s: float
 
-    def bids(self, now_s: float, state: RoutingState, devices: IntArray, rows: IntArray) -> Bids:
-        """Price the queue's `rows` on `devices`, both int64, as if each started now."""
-        queue = state.queue
-        costs = self.prices.costs(state, devices, rows)
-        value, ratio = np.empty((2, len(devices), len(rows)))
-        bid_values(
+    def bids(self, now_s: float, state: RoutingState, devices: IntArray) -> Bids:
+        """Price all that wait on `devices`, int64[D], as if each started now."""
+        costs = self.prices.costs(state, devices)
+        value, ratio = np.empty((2, len(devices), len(state.queue)))
+        tables, rows = tabulate(self.prices.view(state), devices), np.arange(len(state.queue))
+        terms, columns = self.terms(now_s, state), state.queue.columns()
+        fill_bids(terms, columns, tables, np.arange(len(devices)), rows, value, ratio)
+        return Bids(costs, value, ratio)
+
+    def terms(self, now_s: float, state: RoutingState) -> Terms:
+        """What the kernels of bids need besides the queue and the prices."""
+        return Terms(
             now_s,
             self.threshold_s,
             PRICE_FLOOR * self.price_scale,
             LEAST_REWARD * self.price_scale,
             self.objective.weights(),
             state.fleet.pace_s()[0],
-            state.fleet.period_s[devices],
-            queue.arrival_s,
-            queue.priority,
-            queue.ttft_slo_s,
-            queue.e2e_slo_s,
-            queue.length_class,
-            queue.exact_tokens,
-            queue.prompt_tokens,
+            state.fleet.period_s,
+            state.fleet.usable_kv_tokens,
             self.prices.columns(state.lengths).mean_tokens,
-            state.fleet.usable_kv_tokens[devices],
-            rows,
-            costs.slots,
-            costs.kv,
-            costs.footprint,
-            value,
-            ratio,
         )
-        return Bids(costs, value, ratio)
 
     def reward_terms(self, now_s: float, state: RoutingState, device: int, row: int) -> dict[str, float]:
         """The reward of one pair by term; the terms add up to value + cost of its bid (or to 0).
@@ -95,14 +88,3 @@ def expected_tokens(state: RoutingState, prices: ShadowPrices, rows: IntArray) -
     exact = state.queue.exact_tokens[rows]
     mean = prices.columns(state.lengths).mean_tokens[state.queue.length_class[rows]]
     return np.where(exact > 0, exact, mean)
-
-
-def best_first(ratio: FloatArray, keep: int) -> IntArray:
-    """Indexes of the `keep` largest of `ratio` [k], largest first; equal ones in their own order."""
-    falling = -ratio
-    if keep >= len(ratio):
-        return falling.argsort(kind="stable")
-    limit = np.partition(falling, keep - 1)[keep - 1]
-    chosen = (falling <= limit).nonzero()[0]
-    order: IntArray = chosen[falling[chosen].argsort(kind="stable")[:keep]]
-    return order

@@ -19,9 +19,9 @@ from bidroute.core.lengths import LengthModel
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.core.state import RoutingState
 from bidroute.pricing.columns import ClassColumns, class_columns
+from bidroute.pricing.cost_kernels import Prices, costs_on_devices
 from bidroute.pricing.grid import TimeGrid
 from bidroute.pricing.price_kernels import (
-    costs_on_devices,
     demand_at_prices,
     expected_use_of_devices,
     projected_step,
@@ -47,7 +47,7 @@ class Sample:
 
 
 class Costs(NamedTuple):
-    """Costs by resource in reward units, and footprints in device-periods, each float64[D, m]."""
+    """Costs by resource in reward units, and footprints in device-periods, each float64[D, n]."""
 
     slots: FloatArray
     kv: FloatArray
@@ -157,29 +157,26 @@ class ShadowPrices:
         share = tokens / slots + (sample.prompt_tokens * tokens + growth) / kv
         return float(sample.reward.sum() / share.sum())
 
-    def costs(self, state: RoutingState, devices: IntArray, rows: IntArray) -> Costs:
-        """What starting the queue's `rows` on each of `devices` now would cost."""
-        fleet, queue = state.fleet, state.queue
+    def view(self, state: RoutingState) -> Prices:
+        """The prices as kernels read them; `slot_price` and `kv_price` are the arrays themselves."""
+        fleet, columns = state.fleet, self.columns(state.lengths)
         self.fit_fleet(len(fleet))
-        columns = self.columns(state.lengths)
-        slots, kv, footprint = np.empty((3, len(devices), len(rows)))
-        costs_on_devices(
+        return Prices(
             self.slot_price,
             self.kv_price,
             fleet.batch_slots,
             fleet.kv_tokens,
-            devices,
             self.grid.edges_periods,
             columns.starting_now_slots,
             columns.starting_now_growth,
-            queue.prompt_tokens,
-            queue.length_class,
-            queue.exact_tokens,
-            rows,
-            slots,
-            kv,
-            footprint,
         )
+
+    def costs(self, state: RoutingState, devices: IntArray) -> Costs:
+        """What starting each waiting request on each of `devices` now would cost."""
+        queue = state.queue
+        slots, kv, footprint = np.empty((3, len(devices), len(queue)))
+        columns = queue.prompt_tokens, queue.length_class, queue.exact_tokens
+        costs_on_devices(self.view(state), devices, *columns, slots, kv, footprint)
         return Costs(slots, kv, footprint)
 
     def fit_fleet(self, devices: int) -> None:

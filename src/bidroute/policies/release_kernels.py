@@ -1,0 +1,322 @@
+"""The compiled bid-price decision: rank the waiting requests, release down the order, count why the rest is held.
+
+Shapes: G devices in the fleet, D of them offered, n waiting requests.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bidroute._kernels import kernel
+from bidroute.core.queue import (
+    EXACT_TOKENS,
+    LENGTH_CLASS,
+    PROMPT_TOKENS,
+    SEQUENCE,
+    SKIPS,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    QueueColumns,
+)
+from bidroute.policies.admission_kernels import (
+    BEHIND,
+    CAPACITY,
+    FREE,
+    HELD,
+    KV_FUTURE,
+    LEASES,
+    NO_SLOT,
+    RELEASED,
+    View,
+    add,
+    judge,
+    startable,
+)
+from bidroute.policies.bid_kernels import Terms, fill_bids
+from bidroute.pricing.cost_kernels import Prices, Tables, tabulate
+
+Fields = tuple[Any, ...]  # of a NamedTuple
+PRICED_OUT = BEHIND + 1  # one more reason to hold, after the verdicts
+UNTRIED = -1  # not a verdict yet
+NOBODY = -1
+ENDLESS = 1 << 62
+MOST_REFUSALS = 32  # a request that so many of the devices it ranks best on have refused is held
+FULLER_TILT = 0.1  # of the ratio on an empty device, lost for each resource that is full; parts equals
+
+
+class Limits(NamedTuple):
+    """Where more than `pairs` (request, device) pairs exist, requests rank by their bids for the roomiest devices;
+    `spare` more of them are tried than there are free slots. Idle prices are multiplied by `idle_cut`."""
+
+    pairs: int
+    spare: int
+    idle_cut: float
+
+
+class Bids(NamedTuple):
+    """Bids of everybody, float64[k, n], for the k devices at the positions `on` int64[k]; over these devices, of
+    each request the best `ratio` float64[n] and whether any pays for it, `worth` bool[n]."""
+
+    on: IntArray
+    values: FloatArray
+    ratios: FloatArray
+    ratio: FloatArray
+    worth: BoolArray
+
+
+@kernel
+def rank(terms: Terms, waiting: QueueColumns, tables: Tables, on: IntArray) -> Bids:
+    """The bids of all that wait for the devices at these positions, [k]."""
+    n = waiting.n
+    values, ratios = np.empty((len(on), n)), np.empty((len(on), n))
+    fill_bids(terms, waiting, tables, on, np.arange(n), values, ratios)
+    ratio, worth = np.full(n, -np.inf), np.zeros(n, dtype=np.bool_)
+    for k in range(len(on)):
+        for row in range(n):
+            ratio[row] = max(ratio[row], ratios[k, row])
+            worth[row] |= values[k, row] > 0.0
+    return Bids(on, values, ratios, ratio, worth)
+
+
+@kernel
+def _ranks_before(ratio: FloatArray, sequence: IntArray, one: int, other: int) -> bool:
+    return bool(ratio[one] > ratio[other] or (ratio[one] == ratio[other] and sequence[one] < sequence[other]))
+
+
+@kernel
+def _sift_down(heap: IntArray, size: int, row: int, ratio: FloatArray, sequence: IntArray) -> None:
+    """Put `row` in place of the top of a heap that has the last in rank on top."""
+    place, child = 0, 1
+    while child < size:
+        if child + 1 < size and _ranks_before(ratio, sequence, heap[child], heap[child + 1]):
+            child += 1
+        if _ranks_before(ratio, sequence, heap[child], row):
+            break
+        heap[place] = heap[child]
+        place, child = child, 2 * child + 1
+    heap[place] = row
+
+
+@kernel
+def best_first(ratio: FloatArray, sequence: IntArray, keep: int) -> IntArray:
+    """Rows of the `keep` largest of `ratio` [n], largest first; equal ones by their place in the queue.
+
+    A heap of the best so far: most rows are not better than its last, and cost one comparison.
+    """
+    heap = np.empty(keep, dtype=np.int64)
+    for row in range(keep):  # sift up
+        place = row
+        while place > 0 and _ranks_before(ratio, sequence, heap[(place - 1) // 2], row):
+            heap[place] = heap[(place - 1) // 2]
+            place = (place - 1) // 2
+        heap[place] = row
+    for row in range(keep, len(ratio)):
+        if _ranks_before(ratio, sequence, row, heap[0]):
+            _sift_down(heap, keep, row, ratio, sequence)
+    for size in range(keep - 1, 0, -1):
+        last = heap[0]
+        _sift_down(heap, size, heap[size], ratio, sequence)
+        heap[size] = last
+    return heap
+
+
+@kernel
+def _roomiest(numbers: IntArray, count: int) -> IntArray:
+    """Positions of the `count` devices with most KV free, [count]; all of them, in order, where there are no more."""
+    if count >= len(numbers):
+        return np.arange(len(numbers))
+    return np.argsort(numbers[:, HELD] - numbers[:, CAPACITY])[:count]
+
+
+@kernel
+def _fullness(numbers: IntArray, d: int) -> float:
+    """How full a device is by slots and by KV, 0 … 2."""
+    slots = max(numbers[d, FREE] + numbers[d, LEASES], 1)
+    return float(numbers[d, LEASES] / slots + numbers[d, HELD] / max(numbers[d, CAPACITY], 1))
+
+
+@kernel
+def _walk(
+    terms: Terms,
+    waiting: QueueColumns,
+    tables: Tables,
+    view: View,
+    bids: Bids,
+    order: IntArray,
+    chosen: IntArray,
+    verdicts: IntArray,
+    turned_down: BoolArray,
+) -> None:
+    """Offer each row of `order` to the devices on which it is worth its price, best first, until one takes it.
+
+    Fills `verdicts` [n] and `chosen` [n] (the position of the device) by row, and sets `turned_down` [D] where
+    one was refused that is still held. When the best held one has been passed over `max_skips` times, the devices on
+    which it is worth its price are kept for it.
+    """
+    ints, numbers, fleet = waiting.ints, view.numbers, len(view.numbers)
+    values, ratios, column, row_bids = bids.values, bids.ratios, 0, np.empty((2, fleet, 1))
+    score, pays = np.empty(fleet), np.empty(fleet, dtype=np.bool_)
+    kept, kept_by_best = np.zeros(fleet, dtype=np.bool_), np.zeros(fleet, dtype=np.bool_)
+    # The shortest prompt that was not safe, by device and class: batches only fill up, so a longer one is not either.
+    unsafe_prompt = np.full((fleet, view.residual.shape[0]), ENDLESS)
+    slots, best, passed = numbers[:, FREE].sum(), NOBODY, 0
+    for k in range(len(order)):
+        row = order[k]
+        prompt, length_class, length = ints[PROMPT_TOKENS, row], ints[LENGTH_CLASS, row], ints[EXACT_TOKENS, row]
+        if slots <= 0:
+            break
+        if len(bids.on) == fleet:
+            column = row
+        else:
+            values, ratios = row_bids[0], row_bids[1]
+            fill_bids(terms, waiting, tables, np.arange(fleet), order[k : k + 1], values, ratios)
+        for d in range(fleet):
+            pays[d], score[d] = values[d, column] > 0.0 and ratios[d, column] > -np.inf, -np.inf
+            if pays[d]:
+                bids.worth[row] = True
+                score[d] = ratios[d, column] / (1.0 + FULLER_TILT * _fullness(numbers, d))
+        verdict, refusals = UNTRIED, 0
+        while refusals < MOST_REFUSALS and verdict != RELEASED:
+            d = int(np.argmax(score))
+            if score[d] == -np.inf:
+                break
+            score[d] = -np.inf
+            answer = BEHIND if kept[d] else startable(numbers, d, prompt, length)
+            if answer == RELEASED and length == 0 and unsafe_prompt[d, length_class] <= prompt:
+                answer = KV_FUTURE
+            elif answer == RELEASED:
+                answer = judge(view, d, prompt, length_class, length)
+                if answer == KV_FUTURE and length == 0:
+                    unsafe_prompt[d, length_class] = prompt
+            if answer == RELEASED:
+                add(view, d, prompt, length_class, length)
+            chosen[row], verdict = d, answer if answer == RELEASED else max(verdict, answer)
+            refusals += answer > NO_SLOT
+        verdicts[row] = verdict
+        if verdict == RELEASED:
+            slots -= 1
+            passed += best != NOBODY
+        elif verdict != UNTRIED:
+            turned_down |= pays
+            if best == NOBODY and verdict > NO_SLOT:
+                best, kept_by_best = row, pays.copy()
+        if best != NOBODY and ints[SKIPS, best] + passed >= view.max_skips:
+            kept = kept_by_best
+    if best != NOBODY:
+        ints[SKIPS, best] += passed
+
+
+@kernel
+def _fill_empty(
+    waiting: QueueColumns, view: View, ratio: FloatArray, d: int, chosen: IntArray, verdicts: IntArray
+) -> int:
+    """The device at position d, which is empty, takes the best that can start there, whatever its price; which one."""
+    ints, numbers, best = waiting.ints, view.numbers, NOBODY
+    for row in range(waiting.n):
+        if verdicts[row] == RELEASED:
+            continue
+        if best != NOBODY and not _ranks_before(ratio, ints[SEQUENCE], row, best):
+            continue
+        if startable(numbers, d, ints[PROMPT_TOKENS, row], ints[EXACT_TOKENS, row]) == RELEASED:
+            best = row
+    if best != NOBODY:
+        add(view, d, ints[PROMPT_TOKENS, best], ints[LENGTH_CLASS, best], ints[EXACT_TOKENS, best])
+        verdicts[best], chosen[best] = RELEASED, d
+    return best
+
+
+@kernel
+def _cut_idle_prices(
+    prices: Prices, bids: Bids, numbers: IntArray, devices: IntArray, turned_down: BoolArray, factor: float
+) -> None:
+    """Complementary slackness: the price of room that somebody found too dear, and nobody paid for, is cut.
+
+    The subgradient steps find that out too, but slowly, and meanwhile capacity would stand idle before a queue held
+    by its price.
+    """
+    for k in range(len(bids.on)):
+        d = bids.on[k]
+        if numbers[d, FREE] > 0 and not turned_down[d] and (bids.values[k] <= 0.0).any():
+            prices.slot_price[devices[d]] *= factor
+            prices.kv_price[devices[d]] *= factor
+
+
+@kernel
+def _count_held(worth: BoolArray, verdicts: IntArray, slots_left: int, held: IntArray) -> None:
+    """Add those held to `held`, by reason. Those never tried were held by the slots, if they are gone, or the order."""
+    for row in range(len(verdicts)):
+        verdict = verdicts[row]
+        if verdict == UNTRIED:
+            verdict = NO_SLOT if slots_left <= 0 else BEHIND
+        if not worth[row] and verdict != RELEASED:
+            verdict = PRICED_OUT
+        held[verdict] += 1
+    held[RELEASED] = 0
+
+
+@kernel
+def release(
+    terms: Fields,
+    waiting: Fields,
+    prices: Fields,
+    view: Fields,
+    limits: Fields,
+    devices: IntArray,
+    chosen: IntArray,
+    held: IntArray,
+) -> IntArray:
+    """Release what is worth its price and may start, best reward per price first; returns the released rows [k].
+
+    Takes `Terms`, `QueueColumns`, `Prices`, `View` and `Limits` as plain tuples, because a call takes those three
+    times faster than named ones; `devices` [D] are those offered, in the order of `view`.
+
+    Requests rank by their best ratio over the devices. Each is offered to those on which it is worth its price, best
+    first, until one takes it. Then every device that is still empty takes the best that can start there, whatever
+    its price: else nothing might progress. Fills the position of each released row's device in `chosen` [≥n] (the
+    others' is undefined), and counts the others by reason in `held` [PRICED_OUT + 1]. The prices of devices whose
+    room is found to be too dear are cut, and those of all of them when nobody is left waiting.
+    """
+    return _release(
+        Terms(*terms), QueueColumns(*waiting), Prices(*prices), View(*view), Limits(*limits), devices, chosen, held
+    )
+
+
+@kernel
+def _release(
+    terms: Terms,
+    waiting: QueueColumns,
+    prices: Prices,
+    view: View,
+    limits: Limits,
+    devices: IntArray,
+    chosen: IntArray,
+    held: IntArray,
+) -> IntArray:
+    n, fleet, numbers = waiting.n, len(devices), view.numbers
+    slots = numbers[:, FREE].sum()
+    held[:] = 0
+    if slots <= 0:
+        held[NO_SLOT] = n
+        return np.empty(0, dtype=np.int64)
+    tables = tabulate(prices, devices)
+    bids = rank(terms, waiting, tables, _roomiest(numbers, max(limits.pairs // n, 1)))
+    order = best_first(bids.ratio, waiting.ints[SEQUENCE], min(n, slots + limits.spare))
+    verdicts, turned_down = np.full(n, UNTRIED), np.zeros(fleet, dtype=np.bool_)
+    _walk(terms, waiting, tables, view, bids, order, chosen, verdicts, turned_down)
+    released: IntArray = order[verdicts[order] == RELEASED]
+    for d in range(fleet):
+        if numbers[d, LEASES] == 0:
+            row = _fill_empty(waiting, view, bids.ratio, d, chosen, verdicts)
+            if row != NOBODY:
+                released = np.append(released, row)
+    _count_held(bids.worth, verdicts, slots - len(released), held)
+    if len(released) < n:
+        _cut_idle_prices(prices, bids, numbers, devices, turned_down, limits.idle_cut)
+    else:  # nobody is left who could find anything scarce
+        for g in devices:
+            prices.slot_price[g] *= limits.idle_cut
+            prices.kv_price[g] *= limits.idle_cut
+    return released

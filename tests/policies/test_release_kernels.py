@@ -1,0 +1,187 @@
+"""The compiled decision against a twin in plain Python, written from its description."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bidroute.core.devices import Device
+from bidroute.core.objective import Objective
+from bidroute.core.state import RoutingState
+from bidroute.policies.admission import Admission
+from bidroute.policies.admission_kernels import BEHIND, KV_FUTURE, KV_NOW, NEVER_HERE, NO_SLOT, RELEASED, View
+from bidroute.policies.bids import Bidding, Bids
+from bidroute.policies.release_kernels import FULLER_TILT, PRICED_OUT, Limits, best_first, release
+from bidroute.pricing.prices import ShadowPrices
+from tests.policies.admission_twins import Batch, Member, blocks, judge
+from tests.policies.states import state
+
+KV_HELD = (NEVER_HERE, KV_NOW, KV_FUTURE)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def fullness(batch: Batch) -> float:
+    held = sum(blocks(member.size, batch.block) for member in batch.members)
+    return len(batch.members) / max(batch.slots, len(batch.members)) + held / max(batch.capacity, 1)
+
+
+class Twin:
+    """One decision, step by step, over batches that are plain lists."""
+
+    def __init__(self, waiting: RoutingState, batches: list[Batch], bids: Bids, view: View, spare: int) -> None:
+        self.queue, self.batches, self.bids, self.view = waiting.queue, batches, bids, view
+        self.n, self.fleet = len(waiting.queue), range(len(batches))
+        self.slots = sum(max(batch.slots - len(batch.members), 0) for batch in batches)
+        self.spare = spare
+        self.released: dict[int, int] = {}
+        self.verdicts: dict[int, int] = {}
+        self.turned_down: set[int] = set()
+        self.skips = 0
+
+    def request(self, row: int) -> tuple[int, int, int]:
+        queue = self.queue
+        return int(queue.prompt_tokens[row]), int(queue.length_class[row]), int(queue.exact_tokens[row])
+
+    def take(self, row: int, d: int) -> None:
+        prompt, length_class, exact = self.request(row)
+        self.batches[d].members.append(Member(prompt + 1, 0, length_class, exact))
+        self.batches[d].grid = self.batches[d].grid or exact == 0
+        self.released[row] = d
+
+    def pays(self, row: int, d: int) -> bool:
+        return bool(self.bids.value[d, row] > 0 and self.bids.ratio[d, row] > -np.inf)
+
+    def run(self) -> None:
+        self.order = sorted(range(self.n), key=lambda row: (-self.bids.ratio[:, row].max(), self.queue.sequence[row]))
+        if self.slots == 0:
+            return
+        best, passed, kept = -1, 0, set[int]()
+        for row in self.order[: self.slots + self.spare]:
+            if len(self.released) == self.slots:
+                break
+            wanted = [d for d in self.fleet if self.pays(row, d)]
+            score = {d: self.bids.ratio[d, row] / (1 + FULLER_TILT * fullness(self.batches[d])) for d in wanted}
+            verdict = -1
+            for d in sorted(wanted, key=lambda d: (-score[d], d)):
+                answer = BEHIND if d in kept else judge(self.batches[d], *self.request(row), self.view)
+                if answer == RELEASED:
+                    self.take(row, d)
+                    verdict = RELEASED
+                    passed += best >= 0
+                    break
+                verdict = max(verdict, answer)
+            self.verdicts[row] = verdict
+            if wanted and verdict != RELEASED:
+                self.turned_down |= set(wanted)
+                if best < 0 and verdict > NO_SLOT:
+                    best, kept_by_best = row, set(wanted)
+            if best >= 0 and self.queue.skips[best] + passed >= self.view.max_skips:
+                kept = kept_by_best
+        self.skips = passed if best >= 0 else 0
+        for d in self.fleet:
+            if not self.batches[d].members:
+                self.fill(d)
+
+    def fill(self, d: int) -> None:
+        for row in self.order:
+            if row not in self.released and judge(self.batches[d], *self.request(row), self.view) == RELEASED:
+                self.take(row, d)
+                return
+
+    def reason(self, row: int) -> int:
+        if self.slots == 0:
+            return NO_SLOT
+        if not any(self.bids.value[d, row] > 0 for d in self.fleet):
+            return PRICED_OUT
+        verdict = self.verdicts.get(row, -1)
+        untried = NO_SLOT if len(self.released) >= self.slots else BEHIND
+        return untried if verdict == -1 else verdict
+
+    def cut(self) -> list[int]:
+        if self.slots == 0:
+            return []
+        if len(self.released) == self.n:
+            return list(self.fleet)
+        free = [d for d in self.fleet if len(self.batches[d].members) < self.batches[d].slots]
+        return [d for d in free if self.bids.value[d].min() <= 0 and d not in self.turned_down]
+
+
+def random_state(random: np.random.Generator) -> tuple[RoutingState, list[Batch]]:
+    devices = [
+        Device("d", int(random.integers(1, 5)), int(random.integers(30, 300)), int(random.choice([1, 16])), period)
+        for period in random.choice([0.01, 0.02], int(random.integers(1, 4)))
+    ]
+    leases = [
+        (int(random.integers(len(devices))), int(random.integers(0, 40)), int(random.integers(0, 9)), 0, 0)
+        for _ in range(random.integers(0, 5))
+    ]
+    jobs = [
+        (int(random.integers(0, 60)), int(random.integers(2)), int(random.choice([0, 0, 5, 40])))
+        for _ in range(random.integers(1, 12))
+    ]
+    made = state(devices, jobs, leases, arrival_s=random.uniform(0, 5, len(jobs)).round().tolist())
+    made.queue.skips[:] = random.integers(0, 3, len(jobs))
+    batches = [Batch(d.kv_tokens // d.block_size * d.block_size, d.block_size, d.batch_slots) for d in devices]
+    for d, prompt, decoded, length_class, exact in leases:
+        batches[d].members.append(Member(prompt + decoded + 1, decoded, length_class, exact))
+    return made, batches
+
+
+@settings(max_examples=300, deadline=None)
+@given(SEEDS)
+def test_a_decision_equals_its_twin(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    waiting, batches = random_state(random)
+    prices = ShadowPrices()
+    prices.fit_fleet(len(batches))
+    prices.slot_price[:] = random.choice([0.0, 0.002, 0.05]) * random.exponential(1.0, prices.slot_price.shape)
+    bidding = Bidding(Objective(), prices, float(random.choice([0.01, 1.0])), 4.0)
+    admission = Admission(risk_z=1.0, max_skips=int(random.integers(0, 4)))
+    devices = np.arange(len(batches))
+    admission.begin(waiting, devices)
+    spare = int(random.choice([1, 48]))
+    twin = Twin(waiting, batches, bidding.bids(6.0, waiting, devices), admission.view, spare)
+    twin.run()
+    skips, before = waiting.queue.skips.copy(), prices.snapshot()
+
+    chosen, held = np.empty(20, dtype=np.int64), np.full(PRICED_OUT + 1, 99)
+    fields = bidding.terms(6.0, waiting), waiting.queue.columns(), prices.view(waiting), admission.view
+    rows = release(*map(tuple, fields), tuple(Limits(10_000, spare, 0.5)), devices, chosen, held).tolist()
+
+    assert list(zip(rows, chosen[rows].tolist(), strict=True)) == list(twin.released.items())
+    assert (waiting.queue.skips - skips).sum() == twin.skips
+    reasons = [twin.reason(row) for row in range(twin.n) if row not in twin.released]
+    # which part of the KV holds one is told without a look ahead where a shorter prompt has failed
+    together = [held[list(KV_HELD)].sum(), *(held[reason] for reason in (NO_SLOT, BEHIND, PRICED_OUT))]
+    expected = [sum(reason in KV_HELD for reason in reasons)]
+    expected += [reasons.count(reason) for reason in (NO_SLOT, BEHIND, PRICED_OUT)]
+    assert together == expected
+    factor = np.ones(len(batches))
+    factor[twin.cut()] = 0.5
+    np.testing.assert_allclose(prices.slot_price, before.slot_price * factor[:, None])
+
+
+@given(SEEDS, st.integers(1, 12))
+def test_best_first_sorts_and_ties_go_by_entry(seed: int, keep: int) -> None:
+    random = np.random.default_rng(seed)
+    ratio, sequence = random.integers(0, 4, 12).astype(np.float64), random.permutation(12)
+    assert (
+        best_first(ratio, sequence, keep).tolist() == sorted(range(12), key=lambda k: (-ratio[k], sequence[k]))[:keep]
+    )
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_prices_hold_while_somebody_who_pays_is_turned_down(free: int) -> None:
+    waiting = state([Device("d", 1 + free, 100)], [(60, 0, 5), (60, 0, 50)], [(0, 50, 0, 0, 60)], arrival_s=[0.0, 0.0])
+    prices = ShadowPrices()
+    prices.fit_fleet(1)
+    prices.slot_price[:] = 0.06  # request 0 pays, request 1 does not
+    admission, bidding = Admission(max_skips=9), Bidding(Objective(tail=0.0), prices, 1.0, 100.0)
+    admission.begin(waiting, [0])
+    fields = bidding.terms(0.0, waiting), waiting.queue.columns(), prices.view(waiting), admission.view
+    held = np.zeros(PRICED_OUT + 1, dtype=np.int64)
+    release(*map(tuple, fields), (100, 48, 0.5), np.array([0]), np.zeros(2, dtype=np.int64), held)
+    assert prices.slot_price.max() == 0.06
+    assert (held[NO_SLOT], held[KV_NOW], held[PRICED_OUT]) == ((0, 1, 1) if free else (2, 0, 0))
