@@ -7,6 +7,7 @@ reads a clock or a metric; late scrapes can correct the ledger but never drive i
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,6 +107,10 @@ class Fleet:
         start = int(pool.offset[device])
         advance_rows(pool.columns, self.totals, device, start, start + ledger.n, periods)
         ledger.periods += periods
+        self.observe_pace(device, periods, duration_s)
+
+    def observe_pace(self, device: int, periods: int, duration_s: float) -> None:
+        """`periods` iterations of a device took `duration_s`, for hosts that do not see all of them."""
         if periods > 0 and duration_s > 0:
             keep = (1.0 - PERIOD_SMOOTHING) ** periods
             self.period_s[device] = keep * float(self.period_s[device]) + (1.0 - keep) * duration_s / periods
@@ -151,10 +156,7 @@ class Fleet:
         """Add a device and return its index."""
         self.pool.add_device()
         self.ledgers.append(DeviceLedger(device, self.pool, len(self.ledgers)))
-        self.totals = np.concatenate([self.totals, np.zeros((9, 1), dtype=np.int64)], axis=1)
-        self.open_leases, self.pending, self.kv_tokens_used, self.kv_tokens_pending = self.totals[:4]
-        self.prefill_tokens, self.batch_slots, self.kv_tokens = self.totals[4:7]
-        self.block_size, self.usable_kv_tokens = self.totals[7:]
+        self._name_totals(np.concatenate([self.totals, np.zeros((9, 1), dtype=np.int64)], axis=1))
         self.speed = np.append(self.speed, device.speed)
         self.period_s = np.append(self.period_s, device.period_s)
         self._note_capacity(len(self.ledgers) - 1, device)
@@ -163,6 +165,11 @@ class Fleet:
     def drain(self, device: int) -> None:
         """Let a device finish what it has and take nothing new. Raises LedgerError when it has left."""
         self._present(device).status = Status.DRAINING
+        self._note_devices()
+
+    def resume(self, device: int) -> None:
+        """Let a draining device take new requests again. Raises LedgerError when it has left."""
+        self._present(device).status = Status.ACTIVE
         self._note_devices()
 
     def resize(self, device: int, batch_slots: int, kv_tokens: int) -> None:
@@ -197,6 +204,27 @@ class Fleet:
     def fits(self, tokens: int) -> bool:
         """Whether a request whose KV peaks at `tokens` could ever run on a device that takes requests."""
         return tokens <= self._largest_kv_tokens
+
+    def frozen(self) -> Fleet:
+        """A copy of all arrays as they are now, to be read in another thread; it takes no events."""
+        fleet = copy(self)
+        fleet.pool = self.pool.frozen()
+        fleet.period_s, fleet.speed = self.period_s.copy(), self.speed.copy()
+        fleet._name_totals(self.totals.copy())
+        return fleet
+
+    def running(self) -> tuple[IntArray, IntArray]:
+        """Length class and tokens decoded so far of every open lease, int64[n] each."""
+        starts, counts = self.pool.offset.tolist(), self.pool.count.tolist()
+        parts = [self.pool.columns[:, start : start + n] for start, n in zip(starts, counts, strict=True)]
+        leases = np.concatenate(parts, axis=1)
+        return leases[3], leases[2]
+
+    def _name_totals(self, totals: IntArray) -> None:
+        self.totals = totals
+        self.open_leases, self.pending, self.kv_tokens_used, self.kv_tokens_pending = totals[:4]
+        self.prefill_tokens, self.batch_slots, self.kv_tokens = totals[4:7]
+        self.block_size, self.usable_kv_tokens = totals[7:]
 
     def _present(self, device: int) -> DeviceLedger:
         if not 0 <= device < len(self.ledgers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from enum import IntEnum
 
 import numpy as np
@@ -68,6 +69,12 @@ class LeasePool:
             return None
         self.columns[:, start + place] = self.columns[:, start + last]
         return int(self.columns[0, start + place])
+
+    def frozen(self) -> LeasePool:
+        """A copy of the rows as they are now, to be read only."""
+        pool = copy(self)
+        pool.columns, pool.offset, pool.count = self.columns.copy(), self.offset.copy(), self.count.copy()
+        return pool
 
     def _grow(self, device: int) -> None:
         room, old = self._rooms[device], int(self.offset[device])

@@ -52,6 +52,13 @@ class WaitingQueue:
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._position
 
+    def frozen(self) -> WaitingQueue:
+        """A copy of the columns as they are now, to be read in another thread; requests and positions stay behind."""
+        queue = WaitingQueue()
+        queue._rows = self._rows
+        queue._ints, queue._floats = self._ints[:, : self._rows].copy(), self._floats[:, : self._rows].copy()
+        return queue
+
     def columns(self) -> QueueColumns:
         """All columns at once, for kernels; valid until the next change."""
         return QueueColumns(self._ints, self._floats, self._rows)

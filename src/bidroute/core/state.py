@@ -16,3 +16,7 @@ class RoutingState:
     queue: WaitingQueue
     fleet: Fleet
     lengths: LengthModel
+
+    def frozen(self) -> RoutingState:
+        """Queue and fleet as they are now, for a price update in another thread; the length model is shared."""
+        return RoutingState(self.queue.frozen(), self.fleet.frozen(), self.lengths)

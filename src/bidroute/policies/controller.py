@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from bidroute.core.devices import Device
 from bidroute.core.fleet import Fleet, Lease
 from bidroute.core.queue import WaitingQueue
@@ -24,6 +22,7 @@ class Controller:
     """One policy at work on one fleet.
 
     `require_max_tokens`: refuse a request when prompt + max_tokens fits no device (else only prompt + 1 counts).
+    `learn_on_update`: estimate lengths anew in `update` instead of as soon as a request has finished.
     """
 
     def __init__(
@@ -33,10 +32,12 @@ class Controller:
         predictor: LengthPredictor,
         *,
         require_max_tokens: bool = False,
+        learn_on_update: bool = False,
     ) -> None:
         self.policy = policy
         self.predictor = predictor
         self.require_max_tokens = require_max_tokens
+        self.learn_on_update = learn_on_update
         self.state = RoutingState(WaitingQueue(), Fleet(devices), predictor.model)
 
     # --- requests ---------------------------------------------------------------------------------------------
@@ -64,9 +65,12 @@ class Controller:
                 "shorten it or add a larger device"
             )
 
-    def update(self, now_s: float) -> None:
-        """Let the policy refresh its slow estimates."""
-        self.policy.update(now_s, self.state)
+    def update(self, now_s: float, state: RoutingState | None = None) -> None:
+        """Let the policy refresh its slow estimates, from a frozen `state` where this runs beside the host's thread."""
+        state = state or self.state
+        if self.learn_on_update and state.lengths.due():
+            state.lengths.learn(*state.fleet.running())
+        self.policy.update(now_s, state)
 
     def decide(self, now_s: float, devices: Sequence[int]) -> Decision:
         """Ask the policy, open a lease for every assignment, and return the decision."""
@@ -105,8 +109,8 @@ class Controller:
         lease = self.state.fleet.close(request_id)
         lengths = self.state.lengths
         lengths.observe(lease.length_class, output_tokens)
-        if lengths.due():
-            lengths.learn(*self._running())
+        if lengths.due() and not self.learn_on_update:
+            lengths.learn(*self.state.fleet.running())
         self.policy.request_finished(now_s, request_id, output_tokens)
         return lease
 
@@ -130,13 +134,6 @@ class Controller:
             output_tokens = max(output_tokens, request.max_tokens)
         return request.prompt_tokens + output_tokens
 
-    def _running(self) -> tuple[np.ndarray, np.ndarray]:
-        ledgers = self.state.fleet.ledgers
-        return (
-            np.concatenate([ledger.length_class for ledger in ledgers]),
-            np.concatenate([ledger.decoded_tokens for ledger in ledgers]),
-        )
-
     # --- devices ----------------------------------------------------------------------------------------------
 
     def device_joined(self, device: Device) -> int:
@@ -146,6 +143,10 @@ class Controller:
     def device_draining(self, device: int) -> None:
         """The device takes nothing new from now on."""
         self.state.fleet.drain(device)
+
+    def device_resumed(self, device: int) -> None:
+        """A draining device takes new requests again."""
+        self.state.fleet.resume(device)
 
     def device_resized(self, device: int, batch_slots: int, kv_tokens: int) -> None:
         """The device's capacity changed."""

@@ -1,0 +1,99 @@
+"""What the router is told: workers, policy, limits. From a YAML file, the command line, or both.
+
+workers:
+  - url: http://10.0.0.1:8000
+    name: h100-a              # any name (from the URL)
+    batch_slots: 256          # the engine's max_num_seqs (learned where the engine tells)
+    kv_tokens: 432992         # (learned)
+    block_size: 16            # (learned)
+    api_key: secret           # sent to this worker as a bearer token
+policy: bid_price             # any name of `bidroute compare`
+objective: balanced           # a preset, or term=weight pairs
+lengths: hint                 # hint | prompt | none
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from bidroute.errors import ConfigError
+
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One worker; None means learned from it, or the stated default where it does not tell."""
+
+    url: str
+    name: str = ""
+    batch_slots: Count | None = None
+    kv_tokens: Count | None = None
+    block_size: Count | None = None
+    api_key: str | None = None
+
+
+class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything the router is told.
+
+    `max_waiting` requests may wait, each for `max_wait_s` at most. `updates_off_loop=False` runs price updates on the
+    event loop, to measure what that would cost.
+    """
+
+    workers: list[WorkerSettings] = []
+    policy: str = "bid_price"
+    objective: str = "balanced"
+    lengths: str = "hint"
+    seed: int = 0
+    max_waiting: Count = 20_000
+    max_wait_s: Seconds = 600.0
+    max_attempts: Count = 3
+    scrape_s: Seconds = 0.5
+    updates_off_loop: bool = True
+
+
+def read_settings(path: Path) -> RouterSettings:
+    """The settings in a YAML file. Raises ConfigError naming the file and the field."""
+    try:
+        document: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = msgspec.convert(document or {}, RouterSettings)
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
+        raise ConfigError(f"cannot read {path}: {reason}; give a YAML file") from None
+    except yaml.YAMLError as problem:
+        mark = getattr(problem, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{where}: not valid YAML; expected `workers:` and a list under it") from None
+    except msgspec.ValidationError as problem:
+        raise ConfigError(f"{path}: {problem}".replace("`", "").replace("$.", "")) from None
+    return checked(settings)
+
+
+def checked(settings: RouterSettings) -> RouterSettings:
+    """The settings with every worker's URL normalised and named. Raises ConfigError for a bad or a doubled one."""
+    workers = [_named(worker) for worker in settings.workers]
+    for index, worker in enumerate(workers):
+        for other in workers[:index]:
+            if other.name == worker.name:
+                raise ConfigError(f"workers: two are called {worker.name!r}; give each its own name")
+            if other.url == worker.url:
+                raise ConfigError(f"workers: {worker.url} is given twice; give it once")
+    return msgspec.structs.replace(settings, workers=workers)
+
+
+def _named(worker: WorkerSettings) -> WorkerSettings:
+    parts = urlsplit(worker.url)
+    try:
+        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable or parts.query or parts.fragment:
+        raise ConfigError(f"worker {worker.url!r}: expected a URL such as http://10.0.0.1:8000")
+    url = worker.url.rstrip("/").removesuffix("/v1")
+    return msgspec.structs.replace(worker, url=url, name=worker.name or parts.netloc.rpartition("@")[2])

@@ -1,0 +1,266 @@
+"""The dispatcher on a clock of its own: releases, leases that close once, retries, breakers, fleets that change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from bidroute.errors import ConfigError
+from bidroute.router.dispatcher import Dispatcher
+from bidroute.router.settings import RouterSettings
+from bidroute.router.tickets import Failure, Job, RefusedError, Ticket
+from bidroute.router.workers import PRESSED_S, RAMP_S, Worker
+
+JOB = Job("m", prompt_bytes=400)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Bench:
+    """A dispatcher, and what a proxy would do with it."""
+
+    def __init__(self, dispatcher: Dispatcher, clock: Clock) -> None:
+        self.dispatcher, self.clock = dispatcher, clock
+
+    def worker(self, name: str, slots: int = 2, kv_tokens: int = 1000) -> Worker:
+        worker = Worker(name, f"http://{name}", batch_slots=slots, kv_tokens=kv_tokens)
+        self.dispatcher.add_worker(worker)
+        return worker
+
+    async def where(self, ticket: Ticket) -> str | None:
+        """The worker it is released to, None while it waits."""
+        waiter = asyncio.ensure_future(self.dispatcher.released(ticket))
+        await self.settle()
+        if waiter.done():
+            return waiter.result().name
+        waiter.cancel()
+        await asyncio.gather(waiter, return_exceptions=True)
+        self.dispatcher._waiting[ticket.id] = asyncio.get_running_loop().create_future()
+        return None
+
+    async def settle(self) -> None:
+        for _ in range(6):
+            await asyncio.sleep(0)
+
+    def leases(self) -> int:
+        return int(self.dispatcher.controller.state.fleet.open_leases.sum())
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Callable[..., Bench]]:
+    made: list[Dispatcher] = []
+
+    def build(**settings: object) -> Bench:
+        clock = Clock()
+        made.append(Dispatcher(RouterSettings(**{"updates_off_loop": False, **settings}), clock))  # type: ignore[arg-type]
+        made[-1].start()
+        return Bench(made[-1], clock)
+
+    yield build
+    for dispatcher in made:
+        dispatcher.stop()
+
+
+async def test_a_request_goes_where_there_is_room_and_waits_where_there_is_none(make) -> None:
+    bench = make()
+    bench.worker("a", slots=1)
+    first, second = bench.dispatcher.submit(JOB), bench.dispatcher.submit(JOB)
+    assert await bench.where(first) == "a"
+    assert await bench.where(second) is None
+    bench.dispatcher.started(first)
+    bench.dispatcher.progressed(first, 20)
+    assert bench.dispatcher.controller.state.fleet.ledgers[0].decoded_tokens.tolist() == [20]
+    bench.dispatcher.finished(first, 90, 20)
+    assert await bench.where(second) == "a"
+    assert bench.dispatcher.prompt_tokens.estimate("m", 400) < 100
+
+
+@pytest.mark.parametrize("policy", ["bid_price", "fifo+safety", "round_robin", "join_shortest_queue"])
+async def test_every_policy_leaves_no_lease_behind(make, policy: str) -> None:
+    bench = make(policy=policy)
+    bench.worker("a"), bench.worker("b")
+    tickets = [bench.dispatcher.submit(JOB) for _ in range(6)]
+    await bench.settle()
+    for k, ticket in enumerate(tickets):
+        if ticket.worker is None or k % 3 == 0:
+            bench.dispatcher.cancelled(ticket)
+        elif k % 3 == 1:
+            bench.dispatcher.finished(ticket, None, 5)
+        else:
+            bench.dispatcher.failed(ticket, Failure.CLIENT)
+        bench.dispatcher.cancelled(ticket)  # a second ending changes nothing
+        bench.dispatcher.finished(ticket, None, 5)
+    assert bench.leases() == 0
+    assert not bench.dispatcher.tickets
+    assert not bench.dispatcher._waiting
+
+
+async def test_a_retry_avoids_the_worker_that_failed_and_keeps_its_place_in_time(make) -> None:
+    bench = make()
+    bench.worker("a", slots=8), bench.worker("b")
+    ticket = bench.dispatcher.submit(JOB)
+    assert await bench.where(ticket) == "a"
+    arrival_s = ticket.arrival_s
+    bench.clock.now_s += 3.0
+    bench.dispatcher.failed(ticket, Failure.FAULT, "reset")
+    assert bench.leases() == 0
+    bench.dispatcher.retry(ticket)
+    assert await bench.where(ticket) == "b"
+    assert (ticket.attempts, ticket.arrival_s) == (["a", "b"], arrival_s)
+    bench.dispatcher.failed(ticket, Failure.FAULT, "reset")
+    bench.dispatcher.retry(ticket)  # both were tried: any of them will do
+    assert await bench.where(ticket) is not None
+    bench.dispatcher.finished(ticket, None, 1)
+    assert bench.leases() == 0
+
+
+async def test_a_hang_takes_a_worker_out_until_it_answers_and_serves_one(make) -> None:
+    bench = make()
+    worker = bench.worker("a", slots=4)
+    ticket = bench.dispatcher.submit(JOB)
+    await bench.settle()
+    bench.dispatcher.failed(ticket, Failure.STALLED)
+    waiting = [bench.dispatcher.submit(JOB) for _ in range(3)]
+    bench.dispatcher.worker_alive(worker)  # too early
+    assert await bench.where(waiting[0]) is None
+    bench.clock.now_s += 2.0
+    bench.dispatcher.worker_alive(worker)
+    assert await bench.where(waiting[0]) == "a"
+    assert await bench.where(waiting[1]) is None
+    bench.dispatcher.finished(waiting[0], None, 3)
+    assert await bench.where(waiting[1]) == "a"
+
+
+async def test_a_failing_request_alone_takes_nobody_out(make) -> None:
+    bench = make()
+    worker = bench.worker("a")
+    for _ in range(20):
+        ticket = bench.dispatcher.submit(JOB)
+        await bench.settle()
+        bench.dispatcher.failed(ticket, Failure.CLIENT)
+    assert worker.accepts()
+
+
+async def test_back_pressure_shrinks_what_is_believed_for_a_while(make) -> None:
+    bench = make()
+    worker = bench.worker("a", slots=4)
+    tickets = [bench.dispatcher.submit(JOB) for _ in range(4)]
+    await bench.settle()
+    bench.dispatcher.failed(tickets[3], Failure.BACK_PRESSURE)
+    assert worker.slots_believed(bench.clock()) == 3
+    late = bench.dispatcher.submit(JOB)
+    assert await bench.where(late) is None
+    bench.clock.now_s += PRESSED_S
+    assert await bench.where(late) == "a"
+
+
+async def test_limits(make) -> None:
+    bench = make(max_waiting=1)
+    with pytest.raises(ConfigError, match="no workers yet"):
+        _ = bench.dispatcher.controller
+    bench.dispatcher.submit(JOB)  # waits for a fleet
+    with pytest.raises(RefusedError) as error:
+        bench.dispatcher.submit(JOB)
+    assert (error.value.status, error.value.code) == (429, "queue_full")
+    worker = bench.worker("a")
+    worker.models = frozenset({"m"})
+    await bench.settle()
+    with pytest.raises(RefusedError) as error:
+        bench.dispatcher.submit(Job("other", 10))
+    assert error.value.code == "model_not_found"
+    with pytest.raises(RefusedError) as error:
+        bench.dispatcher.submit(Job("m", 10, prompt_tokens=5000))
+    assert error.value.code == "never_fits"
+    assert await bench.where(bench.dispatcher.submit(Job("m", 40_000))) == "a"  # an estimate refuses nobody
+
+
+async def test_a_deadline_ends_the_wait(make) -> None:
+    bench = make()
+    bench.worker("a", slots=1)
+    bench.dispatcher.submit(JOB)
+    ticket = bench.dispatcher.submit(Job("m", 400, deadline_s=0.01))
+    with pytest.raises(RefusedError) as error:
+        await bench.dispatcher.released(ticket)
+    assert error.value.code == "waited_too_long"
+    assert error.value.retry_after_s >= 1.0
+    assert ticket.id not in bench.dispatcher.tickets
+
+
+async def test_who_waits_without_a_fleet_is_served_when_it_comes(make) -> None:
+    bench = make()
+    ticket = bench.dispatcher.submit(JOB)
+    assert await bench.where(ticket) is None
+    bench.worker("a")
+    bench.dispatcher._readmit()
+    assert await bench.where(ticket) == "a"
+
+
+async def test_a_fleet_that_changes(make) -> None:
+    bench = make()
+    bench.worker("a", slots=1)
+    bench.worker("small", kv_tokens=60)
+    running = bench.dispatcher.submit(JOB)
+    waiting = bench.dispatcher.submit(JOB)
+    assert await bench.where(running) == "a"
+    assert [ticket.id for ticket in bench.dispatcher.remove_worker("a")] == [running.id]
+    bench.dispatcher.finished(running, None, 3)  # its stream may go on; its lease is closed
+    assert bench.leases() == 0
+    assert await bench.where(waiting) is None  # it does not fit the small one
+    bench.worker("c", slots=4)
+    bench.dispatcher._readmit()
+    assert await bench.where(waiting) == "c"
+    bench.dispatcher.drain_worker("c")
+    another = bench.dispatcher.submit(Job("m", 40))
+    assert await bench.where(another) == "small"
+    bench.dispatcher.resize_worker("small", 1, 60)
+    assert bench.dispatcher.controller.state.fleet.batch_slots[1] == 1
+    with pytest.raises(ConfigError, match="'x' is unknown; there are: small, c"):
+        bench.dispatcher.worker("x")
+
+
+async def test_a_worker_that_joins_a_running_fleet_ramps_up(make) -> None:
+    bench = make()
+    first = bench.worker("a", slots=8)
+    assert first.slots_believed(bench.clock()) == 8
+    bench.dispatcher.submit(JOB)
+    await bench.settle()
+    second = bench.worker("b", slots=8)
+    assert second.slots_believed(bench.clock()) == 2
+    bench.clock.now_s += RAMP_S
+    assert second.slots_believed(bench.clock()) == 8
+
+
+async def test_updates_beside_the_loop_decide_alike() -> None:
+    """The same events, prices updated in a thread and on the loop: the same releases, since they settle in between."""
+    orders = []
+    for beside in (False, True):
+        dispatcher, clock = None, Clock()
+        dispatcher = Dispatcher(RouterSettings(updates_off_loop=beside), clock)
+        dispatcher.start()
+        bench = Bench(dispatcher, clock)
+        bench.worker("a", slots=2), bench.worker("b", slots=3)
+        waiting = [dispatcher.submit(Job("m", 100 + 37 * k % 500, max_tokens=5 + k % 9)) for k in range(20)]
+        order: list[tuple[int, str]] = []
+        while waiting:
+            clock.now_s += 0.1
+            dispatcher._prompt()
+            await bench.settle()
+            if dispatcher._update is not None:
+                await dispatcher._update
+            for ticket in [ticket for ticket in waiting if ticket.worker is not None]:
+                order.append((ticket.id, ticket.worker.name))
+                waiting.remove(ticket)
+                dispatcher.started(ticket)
+                dispatcher.finished(ticket, None, ticket.job.max_tokens)
+        orders.append(order)
+        dispatcher.stop()
+    assert len(orders[0]) == 20
+    assert orders[0] == orders[1]
