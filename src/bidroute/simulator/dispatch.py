@@ -17,13 +17,11 @@ from bidroute.simulator.result import Outcome
 def run_dispatch(host: Host) -> None:
     """At each arrival the ledger is brought up to date, the policy chooses, and the engine queues the request."""
     for request, now_ns in enumerate(host.arrival_ns):
-        host.sample_before(now_ns)
-        host.engines.advance(now_ns)
-        host.replay.run()
+        host.pass_time(now_ns)
         if not host.refused(request):
             host.enqueue(request, now_ns)
             dispatch(host, now_ns)
-    host.drain()
+    host.pass_time(FOREVER)
 
 
 def dispatch(host: Host, now_ns: int) -> None:
