@@ -25,6 +25,8 @@ BAD_OPTIONS = [
     (["--jobs", "0"], "jobs: 0"),
     (["--policies", "nothing"], "policy 'nothing' is unknown"),
     (["--policies", ","], "policies: none given"),
+    (["--policies", "power_of_d:d"], "'d' is not option=value"),
+    (["--policies", "fifo,round_robin:d=3"], "policy round_robin has no option 'd'; it takes none"),
     (["--lengths", "psychic"], "'psychic'"),
     (["--lengths", "noisy:nan"], "noisy:nan"),
     (["--lengths", "noisy:-1"], "noisy:-1"),

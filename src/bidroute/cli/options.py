@@ -16,6 +16,10 @@ _FLEET = "Fleet"
 _ENGINE = "Engines"
 _ROUTING = "Routing"
 OUTPUT = "Output"
+POLICY_OPTIONS = (
+    "Options follow a name after colons, as in power_of_d:d=3 or bid_price:risk_z=2:max_skips=4; those of fifo, "
+    "shortest_first and least_footprint are max_skips, with +safety risk_z, and with +ageing ageing_s."
+)
 
 Trace = Annotated[
     str,

@@ -13,7 +13,7 @@ from bidroute.experiments.describe import describe
 from bidroute.experiments.run import simulated
 from bidroute.experiments.scenario import prepare
 from bidroute.experiments.settings import ScenarioSettings
-from bidroute.policies import Explanation
+from bidroute.policies import Explanation, PolicySettings, build_policy
 from bidroute.simulator import Outcome, RecordOptions, RunResult
 
 
@@ -48,6 +48,7 @@ def explain(settings: ScenarioSettings, policy: str, request_id: int | None = No
     """
     if seed < 0:
         raise ConfigError(f"seed: {seed}; expected a whole number, 0 or more")
+    build_policy(policy, PolicySettings(objective=settings.objective))  # refuses wrong settings at once
     experiment = prepare(settings, [seed])
     task = run_task(experiment, policy, seed)
     count = len(experiment.first.workload)
