@@ -26,8 +26,9 @@ Trace = Annotated[
     typer.Option(
         metavar="FILE|builtin:NAME",
         rich_help_panel=_WORKLOAD,
-        help="The arrivals: a trace file (Azure, Mooncake, Vidur, BurstGPT, ShareGPT or CSV), or a built-in workload: "
-        "azure-conv-like, azure-code-like, reasoning-like, long-context-like.",
+        help="The arrivals: a trace file (Azure, Mooncake, Vidur, BurstGPT, ShareGPT or CSV; FORMAT:FILE forces a "
+        "format, as in sharegpt-turns:chats.json), or a built-in workload: azure-conv-like, azure-code-like, "
+        "reasoning-like, long-context-like.",
     ),
 ]
 Requests = Annotated[
