@@ -44,6 +44,8 @@ BAD_OPTIONS = [
     (["--slo", "speed=1"], "slo 'speed=1'"),
     (["--trace", "builtin:nothing"], "nothing"),
     (["--trace", "absent.csv"], "absent.csv"),
+    (["--trace", ""], "trace: empty; expected a trace file or builtin:NAME"),
+    (["--trace", "vidur:"], "trace 'vidur:': no file after the format; expected vidur:FILE"),
     (["--fleet", "absent.yaml"], "absent.yaml"),
     (["--fleet", "absent.yaml", "--devices", "3"], "--devices and --fleet"),
     (["--json", "/absent/out.json"], "/absent/out.json"),

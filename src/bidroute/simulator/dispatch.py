@@ -9,6 +9,7 @@ import numpy as np
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.errors import BidrouteError
 from bidroute.policies.base import Policy
+from bidroute.simulator import layout
 from bidroute.simulator.host import Host, mean_us
 from bidroute.simulator.layout import FOREVER
 from bidroute.simulator.result import Outcome
@@ -48,6 +49,7 @@ def run_blindly(host: Host) -> FloatArray | None:
         return None
     _require_devices(host.controller.policy, chosen, len(accepted), engines.fleet_size)
     host.device[accepted] = chosen
+    host.queued_ns[accepted] = engines.requests[accepted, layout.R_READY]  # their arrivals
     lost = accepted[~host.can_complete[accepted, chosen]]
     host.status[lost] = Outcome.REFUSED
     for device in range(engines.fleet_size):

@@ -29,7 +29,8 @@ REFRESH_PERIODS = 8.0  # without a decision, after which the policy's estimates 
 class Host:
     """One run in progress. The loops in `dispatch`, `central` and `disaggregated` drive it.
 
-    `device` int64[n] is where each request was sent (−1: nowhere), `status` int64[n] its Outcome so far.
+    `device` int64[n] is where each request was sent (−1: nowhere), `status` int64[n] its Outcome so far, `queued_ns`
+    when it entered the router's queue.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Host:
         self._refresh_gap_ns = 0
         self._has_estimates = type(policy).update is not Policy.update
         self.arrival_ns: list[int] = self.engines.requests[:, layout.R_READY].tolist()
+        self.queued_ns = np.full(n, layout.NEVER, dtype=np.int64)
         self._prompts: list[int] = scenario.workload.prompt_tokens.tolist()
         self._predictions = [None] * n if predicted_tokens is None else predicted_tokens.tolist()
 
@@ -73,6 +75,7 @@ class Host:
 
     def enqueue(self, request: int, now_ns: int) -> None:
         """Let a request enter the router's queue."""
+        self.queued_ns[request] = now_ns
         self.controller.enqueue(
             now_ns / NS_PER_S,
             Request(
