@@ -84,7 +84,7 @@ def bursts() -> Scenario:
     return Scenario(two, devices(2, 24, 30_000), affine_decode(0.006, 5e-5, 5e-8))
 
 
-def test_recorded_prices_fall_to_0_once_nobody_waits() -> None:
+def test_invariant_3_recorded_prices_fall_to_0_once_nobody_waits() -> None:
     timeline = simulate(bursts(), build_policy("bid_price"), OneClass(), record=RecordOptions(0.5)).timeline
     assert timeline is not None
     price = timeline.slot_price.sum(axis=1) + timeline.kv_price.sum(axis=1)
@@ -95,7 +95,7 @@ def test_recorded_prices_fall_to_0_once_nobody_waits() -> None:
     assert price[-1] < 1e-3
 
 
-def test_recording_changes_no_decision() -> None:
+def test_invariant_10_recording_changes_no_decision() -> None:
     for policy in ("bid_price", "fifo+safety", "join_shortest_queue"):
         recorded = simulate(bursts(), build_policy(policy), OneClass(), record=RecordOptions(0.05))
         plain = simulate(bursts(), build_policy(policy), OneClass())
