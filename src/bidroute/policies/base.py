@@ -77,7 +77,8 @@ class Policy(ABC):
     """A routing policy.
 
     Hosts call, in this order: `request_arrived` once per request that entered the queue; `update` and then
-    `decide` at every decision epoch; `request_finished` when its true length is known.
+    `decide` at every decision epoch, and `update` alone now and then while there is nothing to decide;
+    `request_finished` when its true length is known.
     """
 
     name: str
