@@ -52,7 +52,7 @@ def random_prices(random: np.random.Generator) -> ShadowPrices:
 def test_a_bid_is_its_terms_less_its_costs(seed: int) -> None:
     random = np.random.default_rng(seed)
     waiting, prices = random_state(random), random_prices(random)
-    bidding = Bidding(EVERY_TERM, prices, 0.5, 10.0)
+    bidding = Bidding(EVERY_TERM, prices, 0.5, 10.0, random.uniform(0.01, 0.1, 3))
     devices, rows = np.array([2, 0]), random.permutation(6)[:4]
     bid = bidding.bids(60.0, waiting, devices, rows)
     costs = prices.costs(waiting, devices, rows)
@@ -71,7 +71,9 @@ def test_a_reward_in_closed_form() -> None:
     # 30 periods of 0.1 s after 5 s of waiting: on the fastest device there is, terms count in full; on one that takes
     # 3 s more they count threshold/(threshold + 3)
     waiting = state([Device("d", 4, 1000, period_s=0.1), Device("e", 4, 1000, period_s=0.2)], [(10, 0, 30)], [], [0.0])
-    bidding = Bidding(Objective(throughput=1.0, latency=4.0, tail=0.0), ShadowPrices(), 1.0, 2.0)
+    bidding = Bidding(
+        Objective(throughput=1.0, latency=4.0, tail=0.0), ShadowPrices(), 1.0, 2.0, waiting.fleet.period_s
+    )
     assert bidding.reward_terms(5.0, waiting, 0, 0) == pytest.approx({"throughput": 1.0, "latency": 4.0 / 9.0})
     slower = {"throughput": 0.4, "latency": 0.4 * 4.0 / 12.0}
     assert bidding.reward_terms(5.0, waiting, 1, 0) == pytest.approx(slower)
@@ -79,13 +81,22 @@ def test_a_reward_in_closed_form() -> None:
 
 def test_the_faster_device_bids_more() -> None:
     waiting = state([Device("d", 4, 1000, period_s=0.1), Device("e", 4, 1000, period_s=0.05)], [(10, 0, 30)])
-    bid = Bidding(Objective(tail=0.0), ShadowPrices(), 1.0, 2.0).bids(5.0, waiting, np.array([0, 1]), np.array([0]))
+    bidding = Bidding(Objective(tail=0.0), ShadowPrices(), 1.0, 2.0, waiting.fleet.period_s)
+    bid = bidding.bids(5.0, waiting, np.array([0, 1]), np.array([0]))
     assert bid.value[1, 0] > bid.value[0, 0]
+
+
+def test_a_wait_for_a_device_counts_like_a_slower_one() -> None:
+    waiting = state([Device("d", 4, 1000, period_s=0.1)], [(10, 0, 30)])
+    bidding = Bidding(Objective(tail=0.0), ShadowPrices(), 1.0, 2.0, waiting.fleet.period_s)
+    bid = bidding.bids(5.0, waiting, np.array([0]), np.array([0]), np.array([3.0]))
+    assert bid.value.tolist() == [[pytest.approx(2.0 / (2.0 + 3.0))]]
 
 
 def test_without_prices_the_smaller_footprint_ranks_first() -> None:
     waiting = state([Device("d", 4, 1000)], [(10, 0, 30), (10, 0, 20), (300, 0, 20)], arrival_s=[0.0] * 3)
-    bid = Bidding(Objective(), ShadowPrices(), 1.0, 100.0).bids(1.0, waiting, np.array([0]), np.arange(3))
+    bidding = Bidding(Objective(), ShadowPrices(), 1.0, 100.0, waiting.fleet.period_s)
+    bid = bidding.bids(1.0, waiting, np.array([0]), np.arange(3))
     assert np.argsort(-bid.ratio[0]).tolist() == [1, 0, 2]
 
 

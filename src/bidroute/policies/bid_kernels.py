@@ -20,6 +20,8 @@ def bid_values(
     weights: FloatArray,
     fastest_s: float,
     period_s: FloatArray,
+    slower_s: FloatArray,
+    later_s: FloatArray,
     arrival_s: FloatArray,
     priority: FloatArray,
     ttft_slo_s: FloatArray,
@@ -40,6 +42,7 @@ def bid_values(
 
     `weights` is `Objective.weights`: throughput, latency, ttft, tail, goodput, sigma, alpha, beta, gamma, then
     horizon_s, priority_base and the share of the service that counts as lateness. The queue's columns are [n].
+    A device is `slower_s` [D] per token than the fastest, and can start a request `later_s` [D] from now.
     No reward counts as less than `least_reward`. A request that could never run on a device, which holds
     `usable_kv_tokens` [D], ranks below all that could (−∞).
     """
@@ -70,7 +73,7 @@ def bid_values(
                 reward += tail * lateness * lateness
             if priority[row] != 0.0:
                 reward *= priority_base ** min(max(priority[row], -20.0), 20.0)
-            reward *= threshold_s / (threshold_s + tokens * (period_s[d] - fastest_s))
+            reward *= threshold_s / (threshold_s + tokens * slower_s[d] + later_s[d])
             reward = max(reward, least_reward)
             cost = slot_cost[d, i] + kv_cost[d, i]
             value[d, i] = reward - cost

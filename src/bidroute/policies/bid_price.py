@@ -5,7 +5,9 @@ At a decision every waiting request j is priced on each device g that could take
     value[j, g] = reward[j, g] − cost[j, g]      its reduced cost: hold unless positive
     rank by       reward[j, g] / cost[j, g]      reward per unit of price paid
 
-and the admission check releases, down that order, what can start and stays safe. Both have the same sign of
+and the admission check releases, down that order, what can start and stays safe. A request is ranked where its value
+is highest, also among devices that have room but are in the middle of a period: for those it is held (see
+`alternatives`). Both have the same sign of
 judgement (the value is positive where the ratio exceeds 1), but the ratio's order depends only on the exchange
 rate between slots and KV, not on the level of prices, so it is right before the level has been found. What is
 scarce nowhere has price 0; a small share of the running price scale is added to every cost in the ratio alone, so
@@ -25,10 +27,12 @@ from bidroute.core.state import RoutingState
 from bidroute.errors import ConfigError
 from bidroute.policies.admission import HOLD_BY_VERDICT, Admission
 from bidroute.policies.admission_kernels import RELEASED
+from bidroute.policies.alternatives import Considered, consider, ranked_by_best_device
 from bidroute.policies.arrivals import ArrivalHistory
 from bidroute.policies.base import Assignment, Decision, Explanation, Hold, Policy, Timing
 from bidroute.policies.bid_kernels import PRICED_OUT, tally
 from bidroute.policies.bids import Bidding, Bids, best_first
+from bidroute.policies.pace import PaceTracker
 from bidroute.policies.patience import SojournTracker
 from bidroute.policies.price_updates import PriceUpdates
 from bidroute.policies.registry import PolicySettings, register
@@ -65,6 +69,7 @@ class BidPrice(Policy):
         self._history = ArrivalHistory()
         self._sojourn = SojournTracker()
         self._updates = PriceUpdates(self.shadow_prices, self._history, seed)
+        self._pace = PaceTracker()
         self._new_arrivals = 0
         self._service_s = 1.0
 
@@ -94,31 +99,35 @@ class BidPrice(Policy):
         queue = state.queue
         if not len(queue) or not devices:
             return Decision()
-        ready = np.asarray(devices, dtype=np.int64)
-        bidding = self._bidding()
+        bidding = self._bidding(state)
+        considered = self._considered(state, devices, bidding)
+        ready, offered = considered.devices, considered.offered
         rows = self._shortlist(now_s, state, ready, bidding)
-        bid = bidding.bids(now_s, state, ready, rows)
+        bid = ranked_by_best_device(bidding.bids(now_s, state, ready, rows, considered.wait_s))
         self._admission.begin(state, ready)
         order, below = _offers(self._admission, bid)
         positions, columns = np.divmod(order, len(rows))
         walk = self._admission.walk_pairs(queue, rows[columns], positions)
-        if walk.skipped_row >= 0:
-            queue.skips[walk.skipped_row] += walk.skips
         verdicts, released = walk.verdicts, walk.released
+        # What would start on an alternative is held until that is offered; nobody has been passed over for it yet.
+        for_later = int(np.count_nonzero(positions[released] >= offered))
+        if walk.skipped_row >= 0:
+            queue.skips[walk.skipped_row] += max(walk.skips - for_later, 0)
         if len(below):
             extra = self._one_per_empty_device(state, ready, rows, order[released], below)
             released = np.concatenate([released, np.arange(len(order), len(order) + len(extra))])
             order = np.concatenate([order, extra])
             verdicts = np.concatenate([verdicts, np.full(len(extra), RELEASED)])
         ids, pairs = queue.ids, [divmod(pair, len(rows)) for pair in order[released].tolist()]
-        assignments = [Assignment(int(ids[rows[column]]), int(ready[position])) for position, column in pairs]
+        assignments = [Assignment(int(ids[rows[i]]), int(ready[d])) for d, i in pairs if d < offered]
         counts, leaves_room = np.empty(PRICED_OUT + 1, dtype=np.int64), np.empty(len(ready), dtype=np.int64)
         tally(bid.value, order, verdicts, released, counts, leaves_room)
         # Complementary slackness: room that nobody paid for is not scarce. The subgradient steps find that out
         # too, but slowly, and meanwhile capacity would stand idle before a queue held by its price.
-        nobody_waits = len(assignments) == len(queue)
-        self.shadow_prices.cut(ready if nobody_waits else ready[leaves_room == 1], IDLE_CUT)
-        return Decision(assignments, _held(counts.tolist(), len(queue) - len(assignments)))
+        nobody_waits = len(released) == len(queue)
+        idle = ready[:offered] if nobody_waits else ready[:offered][leaves_room[:offered] == 1]
+        self.shadow_prices.cut(idle, IDLE_CUT)
+        return Decision(assignments, _held(counts.tolist(), len(queue) - len(assignments), for_later))
 
     def explain(
         self, now_s: float, state: RoutingState, devices: Sequence[int], request_ids: Sequence[int]
@@ -126,15 +135,19 @@ class BidPrice(Policy):
         """Reward by term, price by resource and what holds it, for each request on the device it ranks best on."""
         if not len(state.queue) or not devices:
             return []
-        ready, bidding = np.asarray(devices, dtype=np.int64), self._bidding()
-        bid = bidding.bids(now_s, state, ready, np.arange(len(state.queue)))
+        bidding = self._bidding(state)
+        considered = self._considered(state, devices, bidding)
+        ready, rows = considered.devices, np.arange(len(state.queue))
+        bid = ranked_by_best_device(bidding.bids(now_s, state, ready, rows, considered.wait_s))
         skips, prices = state.queue.skips.copy(), self.shadow_prices.snapshot()
         decision = self.decide(now_s, state, devices)
         state.queue.skips[:] = skips
         self.shadow_prices.restore(prices)
         taken = {assignment.request_id: assignment.device for assignment in decision.assignments}
-        self._admission.begin(state, devices)
-        return [self._explain_one(now_s, state, ready, bidding, bid, taken, request_id) for request_id in request_ids]
+        self._admission.begin(state, ready)
+        return [
+            self._explain_one(now_s, state, considered, bidding, bid, taken, request_id) for request_id in request_ids
+        ]
 
     def prices(self) -> PriceSnapshot:
         """Prices of all of a device's slots, and of all its KV, per period."""
@@ -142,8 +155,13 @@ class BidPrice(Policy):
 
     # --- parts of a decision ----------------------------------------------------------------------------------
 
-    def _bidding(self) -> Bidding:
-        return Bidding(self.objective, self.shadow_prices, self._updates.price_scale or 1.0, self.threshold_s)
+    def _bidding(self, state: RoutingState) -> Bidding:
+        scale, pace_s = self._updates.price_scale or 1.0, self._pace.marginal_s(state.fleet)
+        return Bidding(self.objective, self.shadow_prices, scale, self.threshold_s, pace_s)
+
+    def _considered(self, state: RoutingState, devices: Sequence[int], bidding: Bidding) -> Considered:
+        least_kv_tokens = int(state.queue.prompt_tokens.min()) + 1
+        return consider(state.fleet, np.asarray(devices, dtype=np.int64), bidding.pace_s, least_kv_tokens)
 
     def _shortlist(self, now_s: float, state: RoutingState, ready: IntArray, bidding: Bidding) -> IntArray:
         """Queue rows to consider: all, or where that makes too many pairs the best on the roomiest device."""
@@ -184,14 +202,14 @@ class BidPrice(Policy):
         self,
         now_s: float,
         state: RoutingState,
-        ready: IntArray,
+        considered: Considered,
         bidding: Bidding,
         bid: Bids,
         taken: dict[int, int],
         request_id: int,
     ) -> Explanation:
         row = state.queue.position(request_id)
-        position = int(np.argmax(bid.ratio[:, row]))
+        ready, position = considered.devices, int(np.argmax(bid.ratio[:, row]))
         held_by: Hold | None = None
         if request_id in taken:
             position = int(np.flatnonzero(ready == taken[request_id])[0])
@@ -202,7 +220,8 @@ class BidPrice(Policy):
             verdict = self._admission.judge(
                 position, int(queue.prompt_tokens[row]), int(queue.length_class[row]), int(queue.exact_tokens[row])
             )
-            held_by = Hold.ORDER if verdict == RELEASED else HOLD_BY_VERDICT[verdict]
+            would_start = Hold.ORDER if position < considered.offered else Hold.FASTER
+            held_by = would_start if verdict == RELEASED else HOLD_BY_VERDICT[verdict]
         return Explanation(
             request_id=request_id,
             device=int(ready[position]),
@@ -233,14 +252,19 @@ def _offers(admission: Admission, bid: Bids) -> tuple[IntArray, IntArray]:
     return best[worth_it], best[~worth_it & empty]
 
 
-def _held(counts: list[int], left: int) -> dict[Hold, int]:
-    """How many of the `left` requests were held for which reason; those never offered were held by the order."""
+def _held(counts: list[int], left: int, for_later: int) -> dict[Hold, int]:
+    """How many of the `left` requests were held for which reason, `for_later` of them for a faster device.
+
+    Those never offered were held by the order.
+    """
     held: dict[Hold, int] = {}
     for verdict, hold in HOLD_BY_VERDICT.items():
         if counts[verdict]:
             held[hold] = held.get(hold, 0) + counts[verdict]
     if counts[PRICED_OUT]:
         held[Hold.PRICE] = counts[PRICED_OUT]
+    if for_later:
+        held[Hold.FASTER] = for_later
     rest = left - sum(held.values())
     if rest > 0:
         held[Hold.ORDER] = held.get(Hold.ORDER, 0) + rest

@@ -31,15 +31,21 @@ class Bids(NamedTuple):
 
 
 class Bidding(NamedTuple):
-    """What bids depend on besides the state: the objective, the prices, their running scale, what is overdue."""
+    """What bids depend on besides the state: the objective, the prices, their running scale, what is overdue.
+
+    `pace_s` float64[G]: what a token costs on each device, in seconds (`pace.PaceTracker`).
+    """
 
     objective: Objective
     prices: ShadowPrices
     price_scale: float
     threshold_s: float
+    pace_s: FloatArray
 
-    def bids(self, now_s: float, state: RoutingState, devices: IntArray, rows: IntArray) -> Bids:
-        """Price the queue's `rows` on `devices`, both int64, as if each started now."""
+    def bids(
+        self, now_s: float, state: RoutingState, devices: IntArray, rows: IntArray, wait_s: FloatArray | None = None
+    ) -> Bids:
+        """Price the queue's `rows` on `devices`, both int64, as if each started in `wait_s` float64[D] (None: now)."""
         queue = state.queue
         costs = self.prices.costs(state, devices, rows)
         value, ratio = np.empty((2, len(devices), len(rows)))
@@ -51,6 +57,8 @@ class Bidding(NamedTuple):
             self.objective.weights(),
             state.fleet.pace_s()[0],
             state.fleet.period_s[devices],
+            self.pace_s[devices] - self._fastest_s(state),
+            np.zeros(len(devices)) if wait_s is None else wait_s,
             queue.arrival_s,
             queue.priority,
             queue.ttft_slo_s,
@@ -72,7 +80,7 @@ class Bidding(NamedTuple):
     def reward_terms(self, now_s: float, state: RoutingState, device: int, row: int) -> dict[str, float]:
         """The reward of one pair by term; the terms add up to value + cost of its bid (or to 0).
 
-        The pace threshold/(threshold + extra service on a slower device) scales every term.
+        The pace threshold/(threshold + what its tokens cost more than on the fastest) scales every term.
         """
         queue = state.queue
         tokens = expected_tokens(state, self.prices, np.array([row]))
@@ -85,9 +93,15 @@ class Bidding(NamedTuple):
         if "tail" in terms:  # being overdue is the request's own: it must not bid more for a slower device
             on_fastest = self.objective.terms(wait_s, fastest_service_s, first_token_s, tokens, slo_s, self.threshold_s)
             terms["tail"] = on_fastest["tail"]
-        pace = self.threshold_s / (self.threshold_s + service_s - fastest_service_s)
+        slower_s = tokens * (self.pace_s[device] - self._fastest_s(state))
+        pace = self.threshold_s / (self.threshold_s + slower_s)
         factor = float(self.objective.priority_factor(queue.priority[row : row + 1])[0] * pace[0])
         return {name: float(term[0]) * factor for name, term in terms.items()}
+
+    def _fastest_s(self, state: RoutingState) -> float:
+        """The least that a token costs on a device that takes requests (else on any)."""
+        active = state.fleet.active
+        return float(self.pace_s[active].min() if len(active) else self.pace_s.min())
 
 
 def expected_tokens(state: RoutingState, prices: ShadowPrices, rows: IntArray) -> FloatArray:
