@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bidroute._kernels import kernel
+from bidroute.core.objective import URGENCY
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.policies.admission_kernels import BEHIND
 
@@ -66,8 +67,10 @@ def bid_values(
             if linear:
                 reward += sigma + alpha * tokens / 1000.0
                 reward += beta * max(horizon_s - completion_s, 0.0) + gamma * max(horizon_s - wait_s, 0.0)
-            if completion_s <= min(e2e_slo_s[row], ttft_slo_s[row] - period_s[d] + service_s):
-                reward += goodput
+            latest_s = min(e2e_slo_s[row] - service_s, ttft_slo_s[row] - period_s[d])
+            if wait_s <= latest_s:
+                used = wait_s / latest_s if latest_s > 0.0 else 0.0
+                reward += goodput * (1.0 + URGENCY * used**4)
             lateness = (wait_s + service_share * tokens * fastest_s) / threshold_s - 1.0
             if lateness > 0.0:
                 reward += tail * lateness * lateness
