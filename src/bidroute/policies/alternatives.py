@@ -48,6 +48,5 @@ def consider(fleet: Fleet, offered: IntArray, pace_s: FloatArray, least_kv_token
 
 def ranked_by_best_device(bid: Bids) -> Bids:
     """The same bids in the order of requests on their best devices; changes `bid.ratio` in place."""
-    if len(bid.value) > 1:
-        rank_by_best_device(bid.costs.slots, bid.costs.kv, bid.value, bid.ratio)
+    rank_by_best_device(bid.costs.slots, bid.costs.kv, bid.value, bid.ratio)
     return bid
