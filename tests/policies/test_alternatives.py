@@ -59,7 +59,9 @@ def test_a_request_is_held_for_the_faster_device_and_starts_there() -> None:
     waiting, policy = state([FAST, SLOW], [(10, 0, 30)], leases=[RUNS]), BidPrice(Objective())
     held = policy.decide(1.0, waiting, (1,))
     assert (held.assignments, held.held) == ([], {Hold.FASTER: 1})
-    assert policy.explain(1.0, waiting, (1,), [0])[0].held_by is Hold.FASTER
+    (told,) = policy.explain(1.0, waiting, (1,), [0])
+    assert (told.held_by, told.device) == (Hold.FASTER, 0)
+    assert told.value == pytest.approx(sum(told.reward.values()) - sum(told.price.values()))
     (started,) = policy.decide(1.01, waiting, (0, 1)).assignments
     assert (started.request_id, started.device) == (0, 0)
 

@@ -227,7 +227,7 @@ class BidPrice(Policy):
             device=int(ready[position]),
             now_s=now_s,
             wait_s=now_s - float(state.queue.arrival_s[row]),
-            reward=bidding.reward_terms(now_s, state, int(ready[position]), row),
+            reward=bidding.reward_terms(now_s, state, int(ready[position]), row, float(considered.wait_s[position])),
             price={
                 "slots": float(bid.costs.slots[position, row]),
                 "kv": float(bid.costs.kv[position, row]),

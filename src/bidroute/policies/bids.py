@@ -77,8 +77,10 @@ class Bidding(NamedTuple):
         )
         return Bids(costs, value, ratio)
 
-    def reward_terms(self, now_s: float, state: RoutingState, device: int, row: int) -> dict[str, float]:
-        """The reward of one pair by term; the terms add up to value + cost of its bid (or to 0).
+    def reward_terms(
+        self, now_s: float, state: RoutingState, device: int, row: int, later_s: float = 0.0
+    ) -> dict[str, float]:
+        """The reward of one pair, startable in `later_s`, by term; the terms add up to value + cost of its bid (or to 0).
 
         The pace threshold/(threshold + what its tokens cost more than on the fastest) scales every term.
         """
@@ -94,7 +96,7 @@ class Bidding(NamedTuple):
             on_fastest = self.objective.terms(wait_s, fastest_service_s, first_token_s, tokens, slo_s, self.threshold_s)
             terms["tail"] = on_fastest["tail"]
         slower_s = tokens * (self.pace_s[device] - self._fastest_s(state))
-        pace = self.threshold_s / (self.threshold_s + slower_s)
+        pace = self.threshold_s / (self.threshold_s + slower_s + later_s)
         factor = float(self.objective.priority_factor(queue.priority[row : row + 1])[0] * pace[0])
         return {name: float(term[0]) * factor for name, term in terms.items()}
 
