@@ -80,7 +80,7 @@ class Bidding(NamedTuple):
     def reward_terms(
         self, now_s: float, state: RoutingState, device: int, row: int, later_s: float = 0.0
     ) -> dict[str, float]:
-        """The reward of one pair, startable in `later_s`, by term; the terms add up to value + cost of its bid (or to 0).
+        """The reward of one pair, startable in `later_s`, by term; they add up to value + cost of its bid (or to 0).
 
         The pace threshold/(threshold + what its tokens cost more than on the fastest) scales every term.
         """
