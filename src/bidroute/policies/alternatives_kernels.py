@@ -62,7 +62,8 @@ def rank_by_best_device(slot_cost: FloatArray, kv_cost: FloatArray, value: Float
                 best = d
         if best < 0:
             continue
-        most, reward = ratio[best, i], value[best, i] + slot_cost[best, i] + kv_cost[best, i]
+        cost = slot_cost[best, i] + kv_cost[best, i]
+        most, reward = ratio[best, i], max(value[best, i] + cost, 1e-12 * cost)  # a small reward may be rounded away
         for d in range(devices):
             if ratio[d, i] > -math.inf:
                 ratio[d, i] = most / (1.0 + (value[best, i] - value[d, i]) / reward)
