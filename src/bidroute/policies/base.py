@@ -34,6 +34,7 @@ class Hold(StrEnum):
     KV_NOW = "kv now"  # its prompt does not fit the free KV
     KV_FUTURE = "kv future"  # it would fit now but the batch could outgrow the KV later
     ORDER = "order"  # the policy's order: one before it must go first
+    FASTER = "faster device"  # a faster device with room for it starts its next period in a moment
 
 
 @dataclass(frozen=True, slots=True)
