@@ -26,6 +26,6 @@ def test_it_prints_and_writes_a_row_per_policy_and_size(monkeypatch, capsys, tmp
 
 
 def test_bad_settings_are_refused(capsys):
-    for bad in (["--epochs", "0"], ["--policies", "nonesuch"]):
+    for bad in (["--epochs", "0"], ["--policies", "nonesuch"], ["--policies", "power_of_d:k=1"]):
         assert main(["bench", "--quick", *bad]) == 2
         assert capsys.readouterr().err.startswith("error: ")

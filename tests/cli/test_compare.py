@@ -63,6 +63,15 @@ def test_other_scenarios_run(arguments, capsys):
     assert "round_robin" in capsys.readouterr().out
 
 
+def test_policies_with_options_are_shown_as_typed(capsys, tmp_path):
+    file = tmp_path / "out.json"
+    policies = "power_of_d,power_of_d:d=3,fifo+safety:risk_z=1:max_skips=0"
+    assert main(["compare", *SMALL, "--seeds", "1", "--policies", policies, "--json", str(file)]) == 0
+    output, data = capsys.readouterr().out, json.loads(file.read_text())
+    assert [row["policy"] for row in data["results"]] == data["scenario"]["policies"] == policies.split(",")
+    assert all(policy in output for policy in policies.split(","))
+
+
 def test_an_interrupt_ends_with_130(monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

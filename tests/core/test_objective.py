@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bidroute.core.objective import PRESETS, SERVICE_SHARE, Objective, parse_objective
+from bidroute.core.objective import PRESETS, SERVICE_SHARE, URGENCY, Objective, parse_objective
 from bidroute.errors import ConfigError
 
 WEIGHTS = ["throughput", "latency", "ttft", "tail", "goodput", "sigma", "alpha", "beta", "gamma"]
@@ -34,7 +34,7 @@ def term(
         ("throughput", 2.0),
         ("latency", 2.0 / (1 + 7.0)),
         ("ttft", 2.0 / (1 + 3.5)),
-        ("goodput", 2.0),
+        ("goodput", 2.0 * (1 + URGENCY * (3 / 6) ** 4)),  # 3 of the 6 seconds it may wait
         ("sigma", 2.0),
         ("alpha", 2.0 * 0.5),
         ("beta", 2.0 * (60 - 7)),
@@ -47,7 +47,9 @@ def test_each_term_in_closed_form(name: str, value: float) -> None:
 
 
 def test_goodput_is_paid_only_while_the_slo_can_be_met() -> None:
-    assert term("goodput", slo_s=7.0) == 2.0
+    assert term("goodput", slo_s=np.inf) == 2.0
+    assert term("goodput", slo_s=7.0) == 2.0 * (1 + URGENCY)
+    assert term("goodput", slo_s=4.0, wait_s=0.0) == 2.0
     assert term("goodput", slo_s=6.9) == 0.0
 
 

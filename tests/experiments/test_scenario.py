@@ -88,3 +88,17 @@ def test_the_description_has_what_is_needed_to_run_it_again(tmp_path):
     assert data["fleet"][0]["speed"] > 1.0 > data["fleet"][1]["speed"]
     assert data["fleet"][0]["prefill"] == "affine:0.005,4e-05"
     assert "prefill" not in describe(prepare(ScenarioSettings(requests=50), [0]))["fleet"][0]
+
+
+def test_block_sizes_are_described_as_they_are(tmp_path):
+    assert described_block_sizes(ScenarioSettings(requests=50)) == (1, [1])
+    assert described_block_sizes(ScenarioSettings(requests=50, engine="block_size=16")) == (16, [16])
+    unlike = "devices:\n- {batch_slots: 8, kv_tokens: 20000, block_size: 16}\n- {batch_slots: 8, kv_tokens: 20000}\n"
+    assert described_block_sizes(fleet_settings(tmp_path, unlike)) == (None, [16, 1])
+    assert described_block_sizes(fleet_settings(tmp_path, unlike, engine="block_size=32")) == (32, [32, 32])
+
+
+def described_block_sizes(settings):
+    """Of the engines in general, and of each group."""
+    data = describe(prepare(settings, [0]))
+    return data["engine"]["block_size"], [group["block_size"] for group in data["fleet"]]

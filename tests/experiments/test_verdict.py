@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from bidroute.experiments.measures import MEASURES
@@ -22,6 +24,12 @@ def test_without_bid_price_the_best_policy_is_the_subject():
     others = [one for one in comparison.results if one.policy != "bid_price"]
     verdict = judge(Comparison(comparison.scenario, others))
     assert (verdict.subject, verdict.strongest) == ("fifo+safety", "join_shortest_queue")
+
+
+def test_bid_price_with_options_is_the_subject_too():
+    comparison = fake_comparison()
+    named = [replace(one, policy=one.policy.replace("bid_price", "bid_price:risk_z=1")) for one in comparison.results]
+    assert judge(Comparison(comparison.scenario, named)).subject == "bid_price:risk_z=1"
 
 
 def test_one_policy_alone_gets_no_verdict():

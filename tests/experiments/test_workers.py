@@ -11,10 +11,11 @@ from bidroute.errors import BidrouteError, ConfigError
 from bidroute.experiments.workers import cores, run_all
 
 INTERRUPTED = """
-import time
+import signal
 from tests.experiments.test_workers import nap
 from bidroute.experiments.workers import run_all
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
     try:
         run_all(nap, [0.0, 60.0, 60.0], 2, lambda task: print("ready", flush=True))
     except KeyboardInterrupt:

@@ -45,6 +45,13 @@ def run(
     )
 
 
+def run_unlike(jobs: Sequence[Job], periods_s: Sequence[float], batch_slots: int, kv_tokens: int) -> RunResult:
+    """Run the jobs under `bid_price` on devices that differ in their period; lengths unknown."""
+    fleet = tuple(Device(f"d{g}", batch_slots, kv_tokens, period_s=period_s) for g, period_s in enumerate(periods_s))
+    latency = tuple(affine_decode(period_s, 0.0, 0.0) for period_s in periods_s)
+    return simulate(Scenario(workload(jobs), fleet, latency), BidPrice(Objective()), build_predictor("none"))
+
+
 def random_jobs(seed: int, count: int, *, span_s: int, longest: int, prompt: int, together: bool = False) -> list[Job]:
     """Jobs that arrive on whole seconds within `span_s`."""
     random = np.random.default_rng(seed)

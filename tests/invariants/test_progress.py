@@ -19,7 +19,7 @@ from bidroute.lengths import OneClass, Oracle
 from bidroute.policies import Controller
 from bidroute.policies.bid_price import DEFAULT_MAX_SKIPS, BidPrice
 from bidroute.policies.bids import PRICE_FLOOR
-from tests.invariants.runs import Job, random_jobs, run
+from tests.invariants.runs import Job, random_jobs, run, run_unlike
 
 THRESHOLD_S = 30.0
 
@@ -83,6 +83,24 @@ def _worth_when_fresh(objective: Objective) -> dict[str, np.ndarray]:
 def test_invariant_9_everybody_is_served_under_overload(seed: int, lengths: str) -> None:
     jobs = random_jobs(seed, 120, span_s=60, longest=40, prompt=60)
     assert run(jobs, 3, 120, lengths=lengths).finished == 120
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_invariant_9_who_is_held_for_a_faster_device_starts_within_its_period(seed: int) -> None:
+    """Room for all: nobody waits longer than for one boundary of a device that is worth waiting for."""
+    jobs = random_jobs(seed, 60, span_s=60, longest=40, prompt=60)
+    result = run_unlike(jobs, [1.0, 2.5, 4.0], 64, 100_000)
+    assert result.finished == 60
+    assert np.max(result.start_s - result.arrival_s) <= 2.5
+    assert np.count_nonzero(result.device == 0) > 30
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_invariant_9_everybody_is_served_by_unlike_devices_under_overload(seed: int) -> None:
+    jobs = random_jobs(seed, 120, span_s=60, longest=40, prompt=60)
+    result = run_unlike(jobs, [1.0, 2.5, 4.0], 3, 120)
+    assert result.finished == 120
+    assert set(result.device.tolist()) == {0, 1, 2}
 
 
 def test_invariant_9_what_never_fits_is_refused_at_once() -> None:

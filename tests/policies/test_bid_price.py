@@ -124,6 +124,15 @@ def test_large_queues_are_ranked_on_some_devices_and_offered_to_all(monkeypatch:
     assert len(full.assignments) == 12
 
 
+def test_a_small_empty_device_is_not_forgotten_in_a_large_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bidroute.policies.bid_price.LIMITS", (6, 2, 0.5))
+    devices = [Device("large", 2, 50_000)] * 5 + [Device("small", 2, 500)]
+    waiting = state(devices, [(40_000, 0, 10)] * 60 + [(100, 0, 10)], arrival_s=[0.0] * 61)
+    waiting.queue.priority[:60] = 5.0
+    decision = decided(BidPrice(Objective()), waiting, tuple(range(6)))
+    assert [a.request_id for a in decision.assignments if a.device == 5] == [60]
+
+
 def test_equals_go_to_the_least_busy() -> None:
     fleet = [Device("d", 8, 10_000)] * 4
     waiting = state(fleet, [(10, 0, 30)] * 8, leases=[(0, 10, 1, 0, 30)] * 2, arrival_s=SAME_MOMENT)

@@ -11,6 +11,7 @@ from bidroute.core.objective import Objective
 from bidroute.core.queue import WaitingQueue
 from bidroute.core.requests import Request
 from bidroute.core.state import RoutingState
+from bidroute.policies.bid_kernels import rank_by_best_device
 from bidroute.policies.bids import PRICE_FLOOR, Bidding, expected_tokens
 from bidroute.pricing.prices import ShadowPrices
 from tests.policies.states import MODEL, state
@@ -50,7 +51,7 @@ def random_prices(random: np.random.Generator) -> ShadowPrices:
 def test_a_bid_is_its_terms_less_its_costs(seed: int) -> None:
     random = np.random.default_rng(seed)
     waiting, prices = random_state(random), random_prices(random)
-    bidding = Bidding(EVERY_TERM, prices, 0.5, 10.0)
+    bidding = Bidding(EVERY_TERM, prices, 0.5, 10.0, random.uniform(0.01, 0.1, 3))
     devices = np.array([2, 0])
     bid = bidding.bids(60.0, waiting, devices)
     costs = prices.costs(waiting, devices)
@@ -69,7 +70,9 @@ def test_a_reward_in_closed_form() -> None:
     # 30 periods of 0.1 s after 5 s of waiting: on the fastest device there is, terms count in full; on one that takes
     # 3 s more they count threshold/(threshold + 3)
     waiting = state([Device("d", 4, 1000, period_s=0.1), Device("e", 4, 1000, period_s=0.2)], [(10, 0, 30)], [], [0.0])
-    bidding = Bidding(Objective(throughput=1.0, latency=4.0, tail=0.0), ShadowPrices(), 1.0, 2.0)
+    bidding = Bidding(
+        Objective(throughput=1.0, latency=4.0, tail=0.0), ShadowPrices(), 1.0, 2.0, waiting.fleet.period_s
+    )
     assert bidding.reward_terms(5.0, waiting, 0, 0) == pytest.approx({"throughput": 1.0, "latency": 4.0 / 9.0})
     slower = {"throughput": 0.4, "latency": 0.4 * 4.0 / 12.0}
     assert bidding.reward_terms(5.0, waiting, 1, 0) == pytest.approx(slower)
@@ -77,14 +80,43 @@ def test_a_reward_in_closed_form() -> None:
 
 def test_the_faster_device_bids_more() -> None:
     waiting = state([Device("d", 4, 1000, period_s=0.1), Device("e", 4, 1000, period_s=0.05)], [(10, 0, 30)])
-    bid = Bidding(Objective(tail=0.0), ShadowPrices(), 1.0, 2.0).bids(5.0, waiting, np.array([0, 1]))
+    bidding = Bidding(Objective(tail=0.0), ShadowPrices(), 1.0, 2.0, waiting.fleet.period_s)
+    bid = bidding.bids(5.0, waiting, np.array([0, 1]))
     assert bid.value[1, 0] > bid.value[0, 0]
+
+
+def test_a_wait_for_a_device_counts_like_a_slower_one() -> None:
+    waiting = state([Device("d", 4, 1000, period_s=0.1)], [(10, 0, 30)])
+    bidding = Bidding(Objective(tail=0.0), ShadowPrices(), 1.0, 2.0, waiting.fleet.period_s)
+    bid = bidding.bids(5.0, waiting, np.array([0]), np.array([3.0]))
+    assert bid.value.tolist() == [[pytest.approx(2.0 / (2.0 + 3.0))]]
 
 
 def test_without_prices_the_smaller_footprint_ranks_first() -> None:
     waiting = state([Device("d", 4, 1000)], [(10, 0, 30), (10, 0, 20), (300, 0, 20)], arrival_s=[0.0] * 3)
-    bid = Bidding(Objective(), ShadowPrices(), 1.0, 100.0).bids(1.0, waiting, np.array([0]))
+    bidding = Bidding(Objective(), ShadowPrices(), 1.0, 100.0, waiting.fleet.period_s)
+    bid = bidding.bids(1.0, waiting, np.array([0]))
     assert np.argsort(-bid.ratio[0]).tolist() == [1, 0, 2]
+
+
+@given(SEEDS)
+def test_ranks_follow_the_best_device(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    cost, reward = random.exponential(1.0, (2, 3, 4))
+    value = reward - cost
+    raw = np.where(random.random((3, 4)) < 0.2, -np.inf, random.exponential(1.0, (3, 4)))
+    ratio = raw.copy()
+    rank_by_best_device(reward, value, ratio)
+    for i in range(4):
+        fits = np.flatnonzero(raw[:, i] > -np.inf)
+        np.testing.assert_array_equal(np.flatnonzero(ratio[:, i] > -np.inf), fits)
+        if not len(fits):
+            continue
+        best = fits[np.argmax(value[fits, i])]
+        assert ratio[best, i] == raw[best, i]
+        for d in fits:
+            lost = (value[best, i] - value[d, i]) / reward[best, i]
+            assert ratio[d, i] == pytest.approx(raw[best, i] / (1.0 + lost))
 
 
 def test_lengths_are_exact_or_the_mean_of_the_class() -> None:

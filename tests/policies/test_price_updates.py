@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from bidroute.core.devices import Device
-from bidroute.core.objective import Objective
+from bidroute.core.objective import URGENCY, Objective
 from bidroute.core.requests import Request
 from bidroute.core.state import RoutingState
 from bidroute.policies.arrivals import ArrivalHistory
@@ -107,11 +107,12 @@ def test_rewards_count_the_wait_and_the_priority() -> None:
 def test_rewards_know_which_slos_are_missed() -> None:
     objective = Objective(throughput=1.0, tail=0.0, goodput=2.0)
     # it has waited for 3 s, and its first token takes one period of 0.5 s more
-    for slo_s, reward in ((3.4, 1.0), (3.6, 3.0)):
+    urgent = 2.0 * URGENCY * (3.0 / 3.5) ** 4
+    for slo_s, reward in ((3.4, 1.0), (4.0, 3.0 + urgent)):
         waiting = state([PERIOD])
         waiting.queue.add(Request(9, 1.0, 3, ttft_slo_s=slo_s), 0, 4)
         sample = one_sample(waiting, objective)
-        assert sample.reward[sample.exact_tokens == 4].tolist() == [reward]
+        assert sample.reward[sample.exact_tokens == 4].tolist() == pytest.approx([reward])
 
 
 def test_the_service_time_is_that_of_recent_arrivals() -> None:

@@ -12,8 +12,9 @@ from bidroute.core.objective import Objective
 from bidroute.core.state import RoutingState
 from bidroute.policies.admission import Admission
 from bidroute.policies.admission_kernels import BEHIND, KV_FUTURE, KV_NOW, NEVER_HERE, NO_SLOT, RELEASED, View
+from bidroute.policies.bid_kernels import rank_by_best_device
 from bidroute.policies.bids import Bidding, Bids
-from bidroute.policies.release_kernels import FULLER_TILT, PRICED_OUT, Limits, best_first, release
+from bidroute.policies.release_kernels import FOR_LATER, FULLER_TILT, PRICED_OUT, REASONS, Limits, best_first, release
 from bidroute.pricing.prices import ShadowPrices
 from tests.policies.admission_twins import Batch, Member, blocks, judge
 from tests.policies.states import state
@@ -30,11 +31,13 @@ def fullness(batch: Batch) -> float:
 class Twin:
     """One decision, step by step, over batches that are plain lists."""
 
-    def __init__(self, waiting: RoutingState, batches: list[Batch], bids: Bids, view: View, spare: int) -> None:
+    def __init__(
+        self, waiting: RoutingState, batches: list[Batch], bids: Bids, view: View, spare: int, offered: int
+    ) -> None:
         self.queue, self.batches, self.bids, self.view = waiting.queue, batches, bids, view
         self.n, self.fleet = len(waiting.queue), range(len(batches))
         self.slots = sum(max(batch.slots - len(batch.members), 0) for batch in batches)
-        self.spare = spare
+        self.spare, self.offered = spare, offered
         self.released: dict[int, int] = {}
         self.verdicts: dict[int, int] = {}
         self.turned_down: set[int] = set()
@@ -69,7 +72,7 @@ class Twin:
                 if answer == RELEASED:
                     self.take(row, d)
                     verdict = RELEASED
-                    passed += best >= 0
+                    passed += best >= 0 and d < self.offered
                     break
                 verdict = max(verdict, answer)
             self.verdicts[row] = verdict
@@ -103,8 +106,8 @@ class Twin:
         if self.slots == 0:
             return []
         if len(self.released) == self.n:
-            return list(self.fleet)
-        free = [d for d in self.fleet if len(self.batches[d].members) < self.batches[d].slots]
+            return list(range(self.offered))
+        free = [d for d in range(self.offered) if len(self.batches[d].members) < self.batches[d].slots]
         return [d for d in free if self.bids.value[d].min() <= 0 and d not in self.turned_down]
 
 
@@ -137,20 +140,29 @@ def test_a_decision_equals_its_twin(seed: int) -> None:
     prices = ShadowPrices()
     prices.fit_fleet(len(batches))
     prices.slot_price[:] = random.choice([0.0, 0.002, 0.05]) * random.exponential(1.0, prices.slot_price.shape)
-    bidding = Bidding(Objective(), prices, float(random.choice([0.01, 1.0])), 4.0)
+    pace_s = random.uniform(0.01, 0.02, len(batches))
+    bidding = Bidding(Objective(), prices, float(random.choice([0.01, 1.0])), 4.0, pace_s)
     admission = Admission(risk_z=1.0, max_skips=int(random.integers(0, 4)))
     devices = np.arange(len(batches))
     admission.begin(waiting, devices)
     spare = int(random.choice([1, 48]))
-    twin = Twin(waiting, batches, bidding.bids(6.0, waiting, devices), admission.view, spare)
+    offered = int(random.integers(1, len(batches) + 1))
+    while offered < len(batches) and any(not batch.members for batch in batches[offered:]):
+        offered += 1  # an alternative runs something
+    later_s = np.where(devices < offered, 0.0, 0.3)
+    bids = bidding.bids(6.0, waiting, devices, later_s)
+    rank_by_best_device(bids.reward, bids.value, bids.ratio)
+    twin = Twin(waiting, batches, bids, admission.view, spare, offered)
     twin.run()
     skips, before = waiting.queue.skips.copy(), prices.snapshot()
 
-    chosen, held = np.empty(20, dtype=np.int64), np.full(PRICED_OUT + 1, 99)
+    chosen, held = np.empty(20, dtype=np.int64), np.full(REASONS, 99)
     fields = bidding.terms(6.0, waiting), waiting.queue.columns(), prices.view(waiting), admission.view
-    rows = release(*map(tuple, fields), tuple(Limits(10_000, spare, 0.5)), devices, chosen, held).tolist()
+    rows = release(*map(tuple, fields), tuple(Limits(10_000, spare, 0.5)), (devices, offered, later_s), chosen, held)
 
-    assert list(zip(rows, chosen[rows].tolist(), strict=True)) == list(twin.released.items())
+    now = {row: d for row, d in twin.released.items() if d < offered}
+    assert list(zip(rows.tolist(), chosen[rows].tolist(), strict=True)) == list(now.items())
+    assert held[FOR_LATER] == len(twin.released) - len(now)
     assert (waiting.queue.skips - skips).sum() == twin.skips
     reasons = [twin.reason(row) for row in range(twin.n) if row not in twin.released]
     # which part of the KV holds one is told without a look ahead where a shorter prompt has failed
@@ -178,10 +190,11 @@ def test_prices_hold_while_somebody_who_pays_is_turned_down(free: int) -> None:
     prices = ShadowPrices()
     prices.fit_fleet(1)
     prices.slot_price[:] = 0.06  # request 0 pays, request 1 does not
-    admission, bidding = Admission(max_skips=9), Bidding(Objective(tail=0.0), prices, 1.0, 100.0)
+    admission, bidding = Admission(max_skips=9), Bidding(Objective(tail=0.0), prices, 1.0, 100.0, np.array([0.02]))
     admission.begin(waiting, [0])
     fields = bidding.terms(0.0, waiting), waiting.queue.columns(), prices.view(waiting), admission.view
-    held = np.zeros(PRICED_OUT + 1, dtype=np.int64)
-    release(*map(tuple, fields), (100, 48, 0.5), np.array([0]), np.zeros(2, dtype=np.int64), held)
+    held = np.zeros(REASONS, dtype=np.int64)
+    choice = np.array([0]), 1, np.zeros(1)
+    release(*map(tuple, fields), (100, 48, 0.5), choice, np.zeros(2, dtype=np.int64), held)
     assert prices.slot_price.max() == 0.06
     assert (held[NO_SLOT], held[KV_NOW], held[PRICED_OUT]) == ((0, 1, 1) if free else (2, 0, 0))

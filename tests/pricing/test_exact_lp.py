@@ -1,3 +1,4 @@
+import subprocess
 import sys
 
 import numpy as np
@@ -104,3 +105,12 @@ def test_without_highspy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "highspy", None)
     with pytest.raises(ConfigError, match=r"bidroute\[exact\]"):
         solve_lp(instance([(0, 0, 1, 1.0)], 1, 10, 2))
+
+
+def test_solving_prints_nothing() -> None:
+    code = (
+        "import numpy as np; from bidroute.pricing.exact_lp import Instance, solve_lp; one = np.ones(1, dtype=int); "
+        "[print(solve_lp(Instance(0 * one, one, one, np.ones((1, 1, 2)), one, 9 * one)).value) for _ in range(2)]"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("1.0\n1.0\n", "")

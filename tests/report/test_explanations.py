@@ -27,6 +27,7 @@ def explained(epochs, start_s=5.0):
         request_id=7,
         chosen="asked for",
         arrival_s=1.0,
+        held_s=None if start_s is None else start_s - 1.0,
         start_s=start_s,
         end_s=8.0 if start_s else None,
         device=1,
@@ -57,6 +58,12 @@ def test_like_decisions_share_a_row():
     assert "ttft" not in text  # a term of nothing is not worth a line
     assert "released to 1" in text
     assert len(like_decisions(epochs)) == 3
+
+
+def test_a_policy_without_reward_or_price_has_dashes():
+    plain = Explanation(7, 1, 2.0, 1.0, {}, {"score": 0.0}, 0.0, 0, 1, None, [])
+    row = rendered(explained([plain])).splitlines()[1]
+    assert row.split("of 1")[1].split()[:3] == ["–", "–", "–"]
 
 
 def test_flapping_decisions_are_joined_and_counted():

@@ -16,6 +16,9 @@ from bidroute.report.numbers import figure, percent, spread_figure
         (99.97, "100"),
         (14000.4, "14000"),
         (0.0, "0"),
+        (-0.0, "0"),
+        (-0.0004, "0.000"),
+        (-0.5, "-0.50"),
     ],
 )
 def test_about_three_digits(value, text):

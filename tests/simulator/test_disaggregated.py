@@ -46,6 +46,7 @@ def scenario(
 def test_first_token_comes_from_the_decode_device(policy: type[Policy]) -> None:
     result = simulate(scenario([(0.0, 5, 3)], PrefillPool()), policy(), OneClass())
     assert (result.start_s[0], result.first_token_s[0], result.end_s[0]) == (0.5, 1.5, 3.5)
+    assert (result.queued_s[0], result.held_s[0]) == (0.5, 0.0)  # not the prefill
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -58,6 +59,7 @@ def test_prefill_kv_is_held_until_the_first_decode_pass(
     rows = [(0.0, 4, 9), (0.0, 4, 1), (0.0, 4, 1)]
     result = simulate(scenario(rows, PrefillPool(1, prefill_kv), slots=3), policy(), OneClass())
     assert result.start_s.tolist() == pytest.approx([0.4, 1.4, third_starts])
+    assert result.held_s.tolist()[:2] == pytest.approx([0.0, 1.4 - 0.8])
 
 
 def test_a_prompt_larger_than_a_prefill_worker_is_refused() -> None:

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from bidroute.core.state import RoutingState
 from bidroute.errors import ConfigError
+from bidroute.policies import build_policy
 from bidroute.policies.base import Explanation, PriceSnapshot
 from bidroute.simulator import RecordOptions, Scenario, affine_decode, simulate
 from bidroute.simulator.recording import near_prices
+from bidroute.traces import load_trace
 from tests.simulator.helpers import Cycle, Fifo, OneClass, devices, workload
 
 SECOND_PER_PERIOD = affine_decode(1.0, 0.0, 0.0)
@@ -71,3 +74,31 @@ def test_prices_are_weighted_by_the_width_of_their_buckets() -> None:
 def test_intervals_must_be_positive(interval_s: float) -> None:
     with pytest.raises(ConfigError, match="timeline_interval_s"):
         RecordOptions(interval_s)
+
+
+def bursts() -> Scenario:
+    """Two bursts, each more than the fleet can take at once, with a quiet minute between and after them."""
+    arrivals = load_trace("builtin:azure-conv-like", requests=240, seed=0).sped_up(25.0)
+    later_s = np.where(np.arange(240) < 120, 0.0, 60.0)
+    two = replace(arrivals, arrival_s=arrivals.arrival_s + later_s)
+    return Scenario(two, devices(2, 24, 30_000), affine_decode(0.006, 5e-5, 5e-8))
+
+
+def test_invariant_3_recorded_prices_fall_to_0_once_nobody_waits() -> None:
+    timeline = simulate(bursts(), build_policy("bid_price"), OneClass(), record=RecordOptions(0.5)).timeline
+    assert timeline is not None
+    price = timeline.slot_price.sum(axis=1) + timeline.kv_price.sum(axis=1)
+    waits, first = timeline.queue > 0, timeline.time_s < 60.0
+    assert min(price[waits & first].max(), price[waits & ~first].max()) > 0.05
+    quiet = np.flatnonzero(~waits & first & (timeline.time_s > 5.0))
+    assert price[quiet[len(quiet) // 2 :]].max() < 1e-3  # although no decision was taken there
+    assert price[-1] < 1e-3
+
+
+def test_invariant_10_recording_changes_no_decision() -> None:
+    for policy in ("bid_price", "fifo+safety", "join_shortest_queue"):
+        recorded = simulate(bursts(), build_policy(policy), OneClass(), record=RecordOptions(0.05))
+        plain = simulate(bursts(), build_policy(policy), OneClass())
+        np.testing.assert_array_equal(recorded.start_s, plain.start_s)
+        np.testing.assert_array_equal(recorded.device, plain.device)
+        assert recorded.held == plain.held

@@ -111,7 +111,7 @@ def test_a_format_can_be_forced_by_argument_and_by_prefix(tmp_path: Path) -> Non
     )
     with pytest.raises(TraceError, match="line 1: column TIMESTAMP is missing"):
         load_trace(path, format_name="azure")
-    with pytest.raises(ConfigError, match="choose from: azure, burstgpt, vidur, mooncake, sharegpt, csv"):
+    with pytest.raises(ConfigError, match=r"choose from: azure, burstgpt, .*, sharegpt, sharegpt-turns, csv"):
         load_trace(path, format_name="excel")
 
 
@@ -149,6 +149,29 @@ def test_sharegpt_takes_the_first_question_that_has_an_answer(tmp_path: Path) ->
     )
     workload = load_trace(path, seed=3, rate_per_s=2.0)
     assert columns(workload)[1:] == ([2, 1], [3, 1])
+
+
+def test_sharegpt_turns_takes_every_answer_with_all_that_was_said_before_it(tmp_path: Path) -> None:
+    path = sharegpt(
+        tmp_path / "s.json",
+        [
+            conversation(("human", "12345678"), ("gpt", "123456789"), ("human", "no"), ("gpt", "no"), ("human", "bye")),
+            conversation(("gpt", "1234"), ("system", "be kind"), ("user", "äö"), ("assistant", "1"), ("gpt", "2")),
+        ],
+    )
+    workload = load_trace(f"sharegpt-turns:{path}", seed=3, rate_per_s=2.0)
+    assert columns(workload)[1:] == ([2, 6, 4], [3, 1, 1])
+    assert np.all(np.diff(workload.arrival_s) > 0.0)
+    assert len(load_trace(f"sharegpt-turns:{path}", requests=2)) == 2
+
+
+def test_sharegpt_turns_counts_a_bad_conversation_once(tmp_path: Path) -> None:
+    good = conversation(("human", "1"), ("gpt", "2"), ("human", "3"), ("gpt", "4"))
+    path = sharegpt(tmp_path / "s.json", [good, conversation(("gpt", "1"), ("human", "2")), {"turns": []}, good])
+    with pytest.raises(TraceError, match="conversation 2: no question followed by an answer in its 2 turns"):
+        load_trace(f"sharegpt-turns:{path}")
+    workload = load_trace(f"sharegpt-turns:{path}", skip_bad_rows=True)
+    assert (len(workload), workload.skipped_rows) == (4, 2)
 
 
 def test_sharegpt_arrivals_are_poisson_at_the_stated_rate(tmp_path: Path) -> None:

@@ -23,7 +23,11 @@ QUICK_WAITING = 1000  # of these waiting
 
 def bench_command(
     policies: Annotated[
-        str, typer.Option(metavar="a,b,c|all", help="The policies whose decisions and price updates are timed.")
+        str,
+        typer.Option(
+            metavar="a,b,c|all",
+            help=f"The policies whose decisions and price updates are timed. {options.POLICY_OPTIONS}",
+        ),
     ] = ",".join(benchmarks.POLICIES),
     epochs: Annotated[
         int, typer.Option(metavar="N", min=1, help="Decisions timed for each size of fleet and queue.")
@@ -42,6 +46,8 @@ def bench_command(
       bidroute bench --policies bid_price --json bench.json
     """
     names = chosen_policies(policies.split(","))
+    for name in names:
+        build_policy(name)  # refuses wrong ones at once
     if json is not None:
         check_writable(json)
     console = Console(highlight=False)

@@ -55,7 +55,7 @@ def compare_command(
             metavar="a,b,c|all",
             show_default=False,
             rich_help_panel="Routing",
-            help=f"The policies to compare. Not given: {', '.join(DEFAULT_POLICIES)}.",
+            help=f"The policies to compare. {options.POLICY_OPTIONS} Not given: {', '.join(DEFAULT_POLICIES)}.",
         ),
     ] = None,
     seeds: Annotated[
@@ -98,6 +98,8 @@ def compare_command(
       bidroute compare --html report.html
 
       bidroute compare --trace trace.csv --speedup 13 --policies all
+
+      bidroute compare --policies power_of_d,power_of_d:d=4,bid_price,bid_price:risk_z=1:max_skips=4
 
       bidroute compare --fleet fleet.yaml --mode aggregated --json out.json
     """

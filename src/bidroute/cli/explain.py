@@ -28,7 +28,12 @@ def explain_command(
         ),
     ] = None,
     policy: Annotated[
-        str, typer.Option(metavar="NAME", rich_help_panel=_REQUEST, help="The policy whose run is explained.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel=_REQUEST,
+            help=f"The policy whose run is explained. {options.POLICY_OPTIONS}",
+        ),
     ] = SUBJECT,
     seed: Annotated[int, typer.Option(metavar="N", rich_help_panel=_REQUEST, help="The seed of that run.")] = 0,
     trace: options.Trace = defaults.DEFAULT_TRACE,

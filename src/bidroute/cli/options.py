@@ -16,14 +16,19 @@ _FLEET = "Fleet"
 _ENGINE = "Engines"
 _ROUTING = "Routing"
 OUTPUT = "Output"
+POLICY_OPTIONS = (
+    "Options follow a name after colons, as in power_of_d:d=3 or bid_price:risk_z=2:max_skips=4; those of fifo, "
+    "shortest_first and least_footprint are max_skips, with +safety risk_z, and with +ageing ageing_s."
+)
 
 Trace = Annotated[
     str,
     typer.Option(
         metavar="FILE|builtin:NAME",
         rich_help_panel=_WORKLOAD,
-        help="The arrivals: a trace file (Azure, Mooncake, Vidur, BurstGPT, ShareGPT or CSV), or a built-in workload: "
-        "azure-conv-like, azure-code-like, reasoning-like, long-context-like.",
+        help="The arrivals: a trace file (Azure, Mooncake, Vidur, BurstGPT, ShareGPT or CSV; FORMAT:FILE forces a "
+        "format, as in sharegpt-turns:chats.json), or a built-in workload: azure-conv-like, azure-code-like, "
+        "reasoning-like, long-context-like.",
     ),
 ]
 Requests = Annotated[

@@ -27,8 +27,8 @@ class Objective:
     """Weights of the reward terms.
 
     slo family: `throughput` (constant); `latency` (× 1/(1 + completion_s)); `ttft` (× 1/(1 + ttft_s)); `tail`
-    (× lateness², lateness = (overdue time past the threshold)/threshold); `goodput` (paid only while the
-    request can still meet its own SLOs).
+    (× lateness², lateness = (overdue time past the threshold)/threshold); `goodput` (× 1 + 10·used⁴ while the
+    request can still meet its own SLOs, of whose time until its latest start it has used up this share; else 0).
     linear family: `sigma` (constant), `alpha` (per 1000 expected tokens), `beta` (per second completed before
     `horizon_s`), `gamma` (per second started before it); `tail` applies there too.
 
@@ -98,7 +98,9 @@ class Objective:
         if self.ttft:
             result["ttft"] = np.broadcast_to(self.ttft / (1.0 + wait_s + first_token_s), completion_s.shape)
         if self.goodput:
-            result["goodput"] = np.where(completion_s <= slo_s, self.goodput, 0.0)
+            latest_s = slo_s - service_s
+            used = wait_s / np.where(latest_s > 0.0, latest_s, np.inf)
+            result["goodput"] = np.where(wait_s <= latest_s, self.goodput * (1.0 + URGENCY * used**4), 0.0)
         if self.sigma:
             result["sigma"] = np.full_like(completion_s, self.sigma)
         if self.alpha:
@@ -121,6 +123,10 @@ class Objective:
 # How much of its own service time counts towards a request's lateness: a long request gets a head start that it
 # needs to finish in time, but not the whole of it, which would turn the order into longest first.
 SERVICE_SHARE = 0.5
+# How many times its goodput weight a request that must start now to meet its SLO is worth more than a fresh one. It
+# grows with the fourth power of the share of its time that it has used up: late, so that until then the order is that
+# of footprints, by which most requests can be served in time.
+URGENCY = 10.0
 
 _LARGEST = 1e100
 _WEIGHTS = ("throughput", "latency", "ttft", "tail", "goodput", "sigma", "alpha", "beta", "gamma")

@@ -76,12 +76,11 @@ def compare(
 
 
 def chosen_policies(policies: Sequence[str] | None) -> list[str]:
-    """The policies to compare: the usual ones for None, every main one for `["all"]`, else those named."""
+    """The policies to compare: the usual ones for None, else those named, where `all` stands for every main one."""
     if policies is None:
         return [name for name in DEFAULT_POLICIES if name in policy_names()]
-    names = [name.strip() for name in policies if name.strip()]
-    if names == ["all"]:
-        return compared_names()
+    given = [name.strip() for name in policies if name.strip()]
+    names = [name for text in given for name in (compared_names() if text == "all" else [text])]
     if not names:
         raise ConfigError("policies: none given; name some, or say all")
     return list(dict.fromkeys(names))

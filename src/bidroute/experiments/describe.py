@@ -13,6 +13,8 @@ from bidroute import __version__
 from bidroute.core.queue import IntArray
 from bidroute.experiments.load import arrivals_per_s
 from bidroute.experiments.scenario import Experiment
+from bidroute.simulator import Scenario
+from bidroute.simulator.engines import block_size_of
 from bidroute.traces import Workload
 
 
@@ -30,6 +32,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "fleet": _fleet(experiment, decode_only),
         "engine": {
             **asdict(scenario.engine),
+            "block_size": _common_block_size(scenario),
             "max_batched_tokens": None if decode_only else scenario.engine.max_batched_tokens,
         },
         "load": {
@@ -60,15 +63,22 @@ def _distribution(tokens: IntArray) -> dict[str, float]:
 
 
 def _fleet(experiment: Experiment, decode_only: bool) -> list[dict[str, Any]]:
-    """The device groups, with the relative speed that their devices got."""
+    """The device groups, with the relative speed and the block size that their devices got."""
     groups, first = [], 0
     for group in experiment.groups:
         data: dict[str, Any] = {**msgspec.to_builtins(group), "speed": experiment.first.devices[first].speed}
         if decode_only:
             del data["prefill"]
+        data["block_size"] = block_size_of(experiment.first, experiment.first.devices[first])
         groups.append(data)
         first += group.count
     return groups
+
+
+def _common_block_size(scenario: Scenario) -> int | None:
+    """Of all devices; None where they differ, and each group says its own."""
+    sizes = {block_size_of(scenario, device) for device in scenario.devices}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _finite(value: float) -> float | None:

@@ -13,7 +13,7 @@ from bidroute.experiments.describe import describe
 from bidroute.experiments.run import simulated
 from bidroute.experiments.scenario import prepare
 from bidroute.experiments.settings import ScenarioSettings
-from bidroute.policies import Explanation
+from bidroute.policies import Explanation, PolicySettings, build_policy
 from bidroute.simulator import Outcome, RecordOptions, RunResult
 
 
@@ -29,6 +29,7 @@ class ExplainedRequest:
     request_id: int
     chosen: str
     arrival_s: float
+    held_s: float | None
     start_s: float | None
     end_s: float | None
     device: int | None
@@ -48,6 +49,7 @@ def explain(settings: ScenarioSettings, policy: str, request_id: int | None = No
     """
     if seed < 0:
         raise ConfigError(f"seed: {seed}; expected a whole number, 0 or more")
+    build_policy(policy, PolicySettings(objective=settings.objective))  # refuses wrong settings at once
     experiment = prepare(settings, [seed])
     task = run_task(experiment, policy, seed)
     count = len(experiment.first.workload)
@@ -67,6 +69,7 @@ def explain(settings: ScenarioSettings, policy: str, request_id: int | None = No
         request_id=request_id,
         chosen=chosen,
         arrival_s=float(result.arrival_s[request_id]),
+        held_s=_time(result.held_s[request_id]),
         start_s=_time(result.start_s[request_id]),
         end_s=_time(result.end_s[request_id]),
         device=device if device >= 0 else None,
@@ -82,8 +85,7 @@ def explain(settings: ScenarioSettings, policy: str, request_id: int | None = No
 
 def longest_held(result: RunResult) -> int:
     """The request that waited longest before it first started (the first of equals); never one that was refused."""
-    held_s = result.start_s - result.arrival_s
-    held_s = np.where(result.status == Outcome.UNFINISHED, np.inf, held_s)
+    held_s = np.where(result.status == Outcome.UNFINISHED, np.inf, result.held_s)
     if np.all(np.isnan(held_s)):
         raise ConfigError("every request was refused: none fits a device; give more KV tokens or smaller blocks")
     return int(np.nanargmax(held_s))

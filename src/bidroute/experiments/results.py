@@ -36,7 +36,10 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class RequestColumns:
-    """One row per request of a run, each of shape [n]; times are NaN for requests that were refused."""
+    """One row per request of a run, each of shape [n]; times are NaN for requests that were refused.
+
+    `held_s` is from the router's queue (after the prefill, in a disaggregated cluster) into a batch.
+    """
 
     arrival_s: FloatArray
     prompt_tokens: IntArray

@@ -87,7 +87,7 @@ def _columns(result: RunResult, e2e_s: FloatArray, ttft_s: FloatArray) -> Reques
         device=result.device,
         ttft_s=ttft_s,
         e2e_s=e2e_s,
-        held_s=result.start_s - result.arrival_s,
+        held_s=result.held_s,
         preemptions=result.preemptions,
     )
 

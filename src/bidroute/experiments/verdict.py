@@ -44,17 +44,23 @@ class Verdict:
 
 
 def judge(comparison: Comparison) -> Verdict | None:
-    """The verdict on bid_price, or where it was not run on the policy that did best; None for one policy alone."""
+    """The verdict on bid_price (the best one where it ran with several options), or where it was not run on the policy
+    that did best; None for one policy alone."""
     policies = comparison.policies
     if len(policies) < 2:
         return None
     order = sorted(policies, key=lambda policy: score(comparison, policy))
-    subject = SUBJECT if SUBJECT in policies else order[0]
+    subject = SUBJECT if SUBJECT in policies else next(filter(is_subject, order), order[0])
     strongest = next(policy for policy in order if policy != subject)
     changes = [change(comparison, measure, subject, strongest) for measure in MEASURES]
     others = [policy for policy in policies if policy != subject]
     against_best = [change(comparison, m, subject, best(comparison, m, others)) for m in MEASURES]
     return Verdict(subject, strongest, changes, [one for one in against_best if one.outcome < 0])
+
+
+def is_subject(policy: str) -> bool:
+    """Whether this is bid_price, with whatever options."""
+    return policy.partition(":")[0] == SUBJECT
 
 
 def score(comparison: Comparison, policy: str) -> float:

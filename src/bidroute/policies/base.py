@@ -34,6 +34,7 @@ class Hold(StrEnum):
     KV_NOW = "kv now"  # its prompt does not fit the free KV
     KV_FUTURE = "kv future"  # it would fit now but the batch could outgrow the KV later
     ORDER = "order"  # the policy's order: one before it must go first
+    FASTER = "faster device"  # a faster device with room for it starts its next period in a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class Policy(ABC):
     """A routing policy.
 
     Hosts call, in this order: `request_arrived` once per request that entered the queue; `update` and then
-    `decide` at every decision epoch; `request_finished` when its true length is known.
+    `decide` at every decision epoch, and `update` alone now and then while there is nothing to decide;
+    `request_finished` when its true length is known.
     """
 
     name: str

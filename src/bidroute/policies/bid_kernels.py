@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bidroute._kernels import kernel
+from bidroute.core.objective import URGENCY
 from bidroute.core.queue import (
     ARRIVAL_S,
     E2E_SLO_S,
@@ -40,7 +41,8 @@ class Terms(NamedTuple):
     `weights` is `Objective.weights`: throughput, latency, ttft, tail, goodput, sigma, alpha, beta, gamma, then
     horizon_s, priority_base and the share of the service that counts as lateness. `floor_price` per footprint enters
     the ratio only; no reward counts as less than `least_reward`. `fastest_s`: the shortest period of the fleet;
-    `period_s` float64[G], `usable_kv_tokens` int64[G]; `class_tokens` float64[c] are mean output tokens.
+    `period_s` float64[G], `usable_kv_tokens` int64[G]; `class_tokens` float64[c] are mean output tokens. A token costs
+    `pace_s` float64[G] (`pace.PaceTracker`), at least `least_pace_s`.
     """
 
     now_s: float
@@ -52,6 +54,8 @@ class Terms(NamedTuple):
     period_s: FloatArray
     usable_kv_tokens: IntArray
     class_tokens: FloatArray
+    pace_s: FloatArray
+    least_pace_s: float
 
 
 @kernel
@@ -61,12 +65,15 @@ def fill_bids(
     tables: Tables,
     positions: IntArray,
     rows: IntArray,
+    later_s: FloatArray,
+    reward: FloatArray,
     value: FloatArray,
     ratio: FloatArray,
 ) -> None:
-    """Reduced cost and reward per price of the queue's `rows` [m] on the devices at `positions` [k]; fills [k, m].
+    """Reward, reduced cost and reward per price of the queue's `rows` [m] on the devices at `positions` [k].
 
-    The reward is `Objective.terms`, fused. A request that never fits a device has ratio −∞.
+    The device at position d can start a request `later_s[d]` seconds from now. All three, [k, m], are overwritten. The
+    reward is `Objective.terms`, fused. A request that never fits a device has ratio −∞.
     """
     # Fields are read once: each read of an array from a tuple counts a reference, which costs more than a bid.
     now_s, threshold_s, floor_price, least_reward, fastest_s = (
@@ -82,6 +89,7 @@ def fill_bids(
         terms.period_s,
         terms.usable_kv_tokens,
     )
+    pace_s, least_pace_s = terms.pace_s, terms.least_pace_s
     throughput, latency, ttft, tail, goodput = weights[0], weights[1], weights[2], weights[3], weights[4]
     sigma, alpha, beta, gamma = weights[5], weights[6], weights[7], weights[8]
     horizon_s, priority_base, service_share = weights[9], weights[10], weights[11]
@@ -105,7 +113,7 @@ def fill_bids(
             tables.per_slot[d],
             tables.per_token[d],
         )
-        device_s, usable = period_s[g], usable_kv_tokens[g]
+        device_s, usable, behind_s, start_s = period_s[g], usable_kv_tokens[g], pace_s[g] - least_pace_s, later_s[d]
         for i in range(len(rows)):
             row = rows[i]
             prompt, exact = prompt_tokens[row], exact_tokens[row]
@@ -121,23 +129,45 @@ def fill_bids(
             service_s = tokens * device_s
             wait_s = max(now_s - arrival_s[row], 0.0)  # the clock may have been set back
             completion_s = wait_s + service_s
-            reward = throughput
+            worth = throughput
             if decaying:
-                reward += latency / (1.0 + completion_s) + ttft / (1.0 + wait_s + device_s)
+                worth += latency / (1.0 + completion_s) + ttft / (1.0 + wait_s + device_s)
             if linear:
-                reward += sigma + alpha * tokens / 1000.0
-                reward += beta * max(horizon_s - completion_s, 0.0) + gamma * max(horizon_s - wait_s, 0.0)
-            if completion_s <= min(e2e_slo_s[row], ttft_slo_s[row] - device_s + service_s):
-                reward += goodput
+                worth += sigma + alpha * tokens / 1000.0
+                worth += beta * max(horizon_s - completion_s, 0.0) + gamma * max(horizon_s - wait_s, 0.0)
+            latest_s = min(e2e_slo_s[row] - service_s, ttft_slo_s[row] - device_s)
+            if goodput > 0.0 and wait_s <= latest_s:
+                used = wait_s / latest_s if latest_s > 0.0 else 0.0
+                worth += goodput * (1.0 + URGENCY * used**4)
             lateness = (wait_s + service_share * tokens * fastest_s) * per_threshold - 1.0
             if lateness > 0.0:
-                reward += tail * lateness * lateness
+                worth += tail * lateness * lateness
             if priority[row] != 0.0:
-                reward *= priority_base ** min(max(priority[row], -20.0), 20.0)
-            if device_s > fastest_s:
-                reward *= threshold_s / (threshold_s + tokens * (device_s - fastest_s))
-            reward = max(reward, least_reward)
-            value[k, i] = reward - cost
-            ratio[k, i] = reward / (cost + floor_price * footprint)
+                worth *= priority_base ** min(max(priority[row], -20.0), 20.0)
+            if behind_s > 0.0 or start_s > 0.0:
+                worth *= threshold_s / (threshold_s + tokens * behind_s + start_s)
+            worth = max(worth, least_reward)
+            reward[k, i], value[k, i] = worth, worth - cost
+            ratio[k, i] = worth / (cost + floor_price * footprint)
             if prompt + max(exact, 1) > usable:
                 ratio[k, i] = -np.inf
+
+
+@kernel
+def rank_by_best_device(reward: FloatArray, value: FloatArray, ratio: FloatArray) -> None:
+    """Give each request the place it has on its best device: the one where its `value` is highest; all [k, m].
+
+    Its other devices come after, by the share of its reward that it would lose there:
+    ratio ← best ratio / (1 + (best value − value)/best reward). A ratio of −∞ stays.
+    """
+    for i in range(value.shape[1]):
+        best = -1
+        for k in range(len(value)):
+            if ratio[k, i] > -np.inf and (best < 0 or value[k, i] > value[best, i]):
+                best = k
+        if best < 0:
+            continue
+        most = ratio[best, i]
+        for k in range(len(value)):
+            if ratio[k, i] > -np.inf:
+                ratio[k, i] = most / (1.0 + (value[best, i] - value[k, i]) / reward[best, i])

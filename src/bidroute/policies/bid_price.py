@@ -5,11 +5,12 @@ At a decision every waiting request j is priced on each device g that could take
     value[j, g] = reward[j, g] − cost[j, g]      its reduced cost: hold unless positive
     rank by       reward[j, g] / cost[j, g]      reward per unit of price paid
 
-and the admission check releases, down that order, what can start and stays safe. Both have the same sign of
-judgement (the value is positive where the ratio exceeds 1), but the ratio's order depends only on the exchange
-rate between slots and KV, not on the level of prices, so it is right before the level has been found. What is
-scarce nowhere has price 0; a small share of the running price scale is added to every cost in the ratio alone, so
-that among equals the smaller footprint goes first.
+and the admission check releases, down that order, what can start and stays safe. A request is ranked where its value
+is highest, also among devices that have room but are in the middle of a period: for those it is held (see
+`alternatives`). Both have the same sign of judgement (the value is positive where the ratio exceeds 1), but the
+ratio's order depends only on the exchange rate between slots and KV, not on the level of prices, so it is right before
+the level has been found. What is scarce nowhere has price 0; a small share of the running price scale is added to
+every cost in the ratio alone, so that among equals the smaller footprint goes first.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ from bidroute.core.state import RoutingState
 from bidroute.errors import ConfigError
 from bidroute.policies.admission import HOLD_BY_VERDICT, Admission
 from bidroute.policies.admission_kernels import RELEASED
+from bidroute.policies.alternatives import Considered, consider
 from bidroute.policies.arrivals import ArrivalHistory
 from bidroute.policies.base import Assignment, Decision, Explanation, Hold, Policy, Timing
+from bidroute.policies.bid_kernels import rank_by_best_device
 from bidroute.policies.bids import Bidding, Bids
+from bidroute.policies.pace import PaceTracker
 from bidroute.policies.patience import SojournTracker
 from bidroute.policies.price_updates import PriceUpdates
 from bidroute.policies.registry import PolicySettings, register
-from bidroute.policies.release_kernels import PRICED_OUT, Limits, release
+from bidroute.policies.release_kernels import FOR_LATER, PRICED_OUT, REASONS, Limits, release
 from bidroute.pricing.prices import PriceSnapshot, ShadowPrices
 
 DEFAULT_RISK_Z = 1.75
@@ -63,10 +67,11 @@ class BidPrice(Policy):
         self._history = ArrivalHistory()
         self._sojourn = SojournTracker()
         self._updates = PriceUpdates(self.shadow_prices, self._history, seed)
+        self._pace = PaceTracker()
         self._new_arrivals = 0
         self._service_s = 1.0
         self._chosen: IntArray = np.empty(64, dtype=np.int64)  # device by row, of the last decision
-        self._held: IntArray = np.empty(PRICED_OUT + 1, dtype=np.int64)
+        self._held: IntArray = np.empty(REASONS, dtype=np.int64)
 
     @property
     def threshold_s(self) -> float:
@@ -96,17 +101,18 @@ class BidPrice(Policy):
         queue = state.queue
         if not len(queue) or not devices:
             return Decision()
-        ready = np.asarray(devices, dtype=np.int64)
-        self._admission.begin(state, ready)
+        bidding = self._bidding(state)
+        considered = self._considered(state, devices, bidding)
+        self._admission.begin(state, considered.devices)
         if len(self._chosen) < len(queue):
             self._chosen = np.empty(2 * len(queue), dtype=np.int64)
         rows = release(
-            tuple(self._bidding().terms(now_s, state)),
+            tuple(bidding.terms(now_s, state)),
             tuple(queue.columns()),
             tuple(self.shadow_prices.view(state)),
             tuple(self._admission.view),
             LIMITS,
-            ready,
+            tuple(considered),
             self._chosen,
             self._held,
         )
@@ -120,15 +126,19 @@ class BidPrice(Policy):
         """Reward by term, price by resource and what holds it, for each request on the device it ranks best on."""
         if not len(state.queue) or not devices:
             return []
-        ready, bidding = np.asarray(devices, dtype=np.int64), self._bidding()
-        bid = bidding.bids(now_s, state, ready)
+        bidding = self._bidding(state)
+        considered = self._considered(state, devices, bidding)
+        bid = bidding.bids(now_s, state, considered.devices, considered.wait_s)
+        rank_by_best_device(bid.reward, bid.value, bid.ratio)
         skips, prices = state.queue.skips.copy(), self.shadow_prices.snapshot()
         decision = self.decide(now_s, state, devices)
         state.queue.skips[:] = skips
         self.shadow_prices.restore(prices)
         taken = {assignment.request_id: assignment.device for assignment in decision.assignments}
-        self._admission.begin(state, devices)
-        return [self._explain_one(now_s, state, ready, bidding, bid, taken, request_id) for request_id in request_ids]
+        self._admission.begin(state, considered.devices)
+        return [
+            self._explain_one(now_s, state, considered, bidding, bid, taken, request_id) for request_id in request_ids
+        ]
 
     def prices(self) -> PriceSnapshot:
         """Prices of all of a device's slots, and of all its KV, per period."""
@@ -136,21 +146,26 @@ class BidPrice(Policy):
 
     # --- parts of a decision ----------------------------------------------------------------------------------
 
-    def _bidding(self) -> Bidding:
-        return Bidding(self.objective, self.shadow_prices, self._updates.price_scale or 1.0, self.threshold_s)
+    def _bidding(self, state: RoutingState) -> Bidding:
+        scale, pace_s = self._updates.price_scale or 1.0, self._pace.marginal_s(state.fleet)
+        return Bidding(self.objective, self.shadow_prices, scale, self.threshold_s, pace_s)
+
+    def _considered(self, state: RoutingState, devices: Sequence[int], bidding: Bidding) -> Considered:
+        least_kv_tokens = int(state.queue.prompt_tokens.min()) + 1
+        return consider(state.fleet, np.asarray(devices, dtype=np.int64), bidding.pace_s, least_kv_tokens)
 
     def _explain_one(
         self,
         now_s: float,
         state: RoutingState,
-        ready: IntArray,
+        considered: Considered,
         bidding: Bidding,
         bid: Bids,
         taken: dict[int, int],
         request_id: int,
     ) -> Explanation:
         row = state.queue.position(request_id)
-        position = int(np.argmax(bid.ratio[:, row]))
+        ready, position = considered.devices, int(np.argmax(bid.ratio[:, row]))
         held_by: Hold | None = None
         if request_id in taken:
             position = int(np.flatnonzero(ready == taken[request_id])[0])
@@ -161,13 +176,14 @@ class BidPrice(Policy):
             verdict = self._admission.judge(
                 position, int(queue.prompt_tokens[row]), int(queue.length_class[row]), int(queue.exact_tokens[row])
             )
-            held_by = Hold.ORDER if verdict == RELEASED else HOLD_BY_VERDICT[verdict]
+            would_start = Hold.ORDER if position < considered.offered else Hold.FASTER
+            held_by = would_start if verdict == RELEASED else HOLD_BY_VERDICT[verdict]
         return Explanation(
             request_id=request_id,
             device=int(ready[position]),
             now_s=now_s,
             wait_s=now_s - float(state.queue.arrival_s[row]),
-            reward=bidding.reward_terms(now_s, state, int(ready[position]), row),
+            reward=bidding.reward_terms(now_s, state, int(ready[position]), row, float(considered.wait_s[position])),
             price={
                 "slots": float(bid.costs.slots[position, row]),
                 "kv": float(bid.costs.kv[position, row]),
@@ -180,12 +196,15 @@ class BidPrice(Policy):
         )
 
 
+_HOLD_BY_REASON = {**HOLD_BY_VERDICT, PRICED_OUT: Hold.PRICE, FOR_LATER: Hold.FASTER}
+
+
 def _held(counts: IntArray) -> dict[Hold, int]:
-    """How many were held for which reason, from counts by verdict."""
+    """How many were held for which reason, from counts by reason."""
     held: dict[Hold, int] = {}
     for verdict, count in enumerate(counts.tolist()):
         if count:
-            hold = Hold.PRICE if verdict == PRICED_OUT else HOLD_BY_VERDICT[verdict]
+            hold = _HOLD_BY_REASON[verdict]
             held[hold] = held.get(hold, 0) + count
     return held
 

@@ -20,33 +20,39 @@ LEAST_REWARD = 1e-9
 
 
 class Bids(NamedTuple):
-    """Costs and what follows from them, each float64[D, n] for D devices and n waiting requests.
+    """Costs, rewards and what follows from them, each float64[D, n] for D devices and n waiting requests.
 
     `value` = reward − cost, the reduced cost; `ratio` = reward per unit of price, −∞ where the request
     could never run on the device.
     """
 
     costs: Costs
+    reward: FloatArray
     value: FloatArray
     ratio: FloatArray
 
 
 class Bidding(NamedTuple):
-    """What bids depend on besides the state: the objective, the prices, their running scale, what is overdue."""
+    """What bids depend on besides the state: the objective, the prices, their running scale, what is overdue.
+
+    `pace_s` float64[G]: what a token costs on each device, in seconds (`pace.PaceTracker`).
+    """
 
     objective: Objective
     prices: ShadowPrices
     price_scale: float
     threshold_s: float
+    pace_s: FloatArray
 
-    def bids(self, now_s: float, state: RoutingState, devices: IntArray) -> Bids:
-        """Price all that wait on `devices`, int64[D], as if each started now."""
+    def bids(self, now_s: float, state: RoutingState, devices: IntArray, later_s: FloatArray | None = None) -> Bids:
+        """Price all that wait on `devices`, int64[D], as if each started in `later_s` float64[D] (None: now)."""
         costs = self.prices.costs(state, devices)
-        value, ratio = np.empty((2, len(devices), len(state.queue)))
+        reward, value, ratio = np.empty((3, len(devices), len(state.queue)))
         tables, rows = tabulate(self.prices.view(state), devices), np.arange(len(state.queue))
         terms, columns = self.terms(now_s, state), state.queue.columns()
-        fill_bids(terms, columns, tables, np.arange(len(devices)), rows, value, ratio)
-        return Bids(costs, value, ratio)
+        starts_s = np.zeros(len(devices)) if later_s is None else later_s
+        fill_bids(terms, columns, tables, np.arange(len(devices)), rows, starts_s, reward, value, ratio)
+        return Bids(costs, reward, value, ratio)
 
     def terms(self, now_s: float, state: RoutingState) -> Terms:
         """What the kernels of bids need besides the queue and the prices."""
@@ -60,12 +66,16 @@ class Bidding(NamedTuple):
             state.fleet.period_s,
             state.fleet.usable_kv_tokens,
             self.prices.columns(state.lengths).mean_tokens,
+            self.pace_s,
+            self._least_pace_s(state),
         )
 
-    def reward_terms(self, now_s: float, state: RoutingState, device: int, row: int) -> dict[str, float]:
-        """The reward of one pair by term; the terms add up to value + cost of its bid (or to 0).
+    def reward_terms(
+        self, now_s: float, state: RoutingState, device: int, row: int, later_s: float = 0.0
+    ) -> dict[str, float]:
+        """The reward of one pair, startable in `later_s`, by term; they add up to value + cost of its bid (or to 0).
 
-        The pace threshold/(threshold + extra service on a slower device) scales every term.
+        The pace threshold/(threshold + what its tokens cost more than on the fastest) scales every term.
         """
         queue = state.queue
         tokens = expected_tokens(state, self.prices, np.array([row]))
@@ -78,9 +88,15 @@ class Bidding(NamedTuple):
         if "tail" in terms:  # being overdue is the request's own: it must not bid more for a slower device
             on_fastest = self.objective.terms(wait_s, fastest_service_s, first_token_s, tokens, slo_s, self.threshold_s)
             terms["tail"] = on_fastest["tail"]
-        pace = self.threshold_s / (self.threshold_s + service_s - fastest_service_s)
+        slower_s = tokens * (self.pace_s[device] - self._least_pace_s(state))
+        pace = self.threshold_s / (self.threshold_s + slower_s + later_s)
         factor = float(self.objective.priority_factor(queue.priority[row : row + 1])[0] * pace[0])
         return {name: float(term[0]) * factor for name, term in terms.items()}
+
+    def _least_pace_s(self, state: RoutingState) -> float:
+        """The least that a token costs on a device that takes requests (else on any)."""
+        active = state.fleet.active
+        return float(self.pace_s[active].min() if len(active) else self.pace_s.min())
 
 
 def expected_tokens(state: RoutingState, prices: ShadowPrices, rows: IntArray) -> FloatArray:

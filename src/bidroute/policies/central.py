@@ -172,7 +172,7 @@ def _build_selective_push(settings: PolicySettings) -> Policy:
 def _build(name: str, sizes: Sizes | None, safety: bool, ageing: bool, settings: PolicySettings) -> Policy:
     admission = Admission(
         safety=safety,
-        risk_z=settings.number("risk_z", DEFAULT_RISK_Z),
+        risk_z=settings.number("risk_z", DEFAULT_RISK_Z) if safety else DEFAULT_RISK_Z,
         max_skips=settings.whole("max_skips", 0 if sizes is None else DEFAULT_MAX_SKIPS),
     )
     return CentralPolicy(name, sizes, admission, settings.number("ageing_s", DEFAULT_AGEING_S) if ageing else None)

@@ -75,7 +75,7 @@ class DispatchPolicy(Policy):
                         wait_s=now_s - float(state.queue.arrival_s[row]),
                         reward={},
                         price={"score": score},
-                        value=-score,
+                        value=0.0 - score,
                         rank=int(np.count_nonzero(state.queue.sequence < state.queue.sequence[row])),
                         waiting=len(state.queue),
                         held_by=None if position == choice else Hold.ORDER,

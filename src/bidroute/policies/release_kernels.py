@@ -35,16 +35,17 @@ from bidroute.policies.admission_kernels import (
     judge,
     startable,
 )
-from bidroute.policies.bid_kernels import Terms, fill_bids
+from bidroute.policies.bid_kernels import Terms, fill_bids, rank_by_best_device
 from bidroute.pricing.cost_kernels import Prices, Tables, tabulate
 
 Fields = tuple[Any, ...]  # of a NamedTuple
-PRICED_OUT = BEHIND + 1  # one more reason to hold, after the verdicts
+PRICED_OUT, FOR_LATER = BEHIND + 1, BEHIND + 2  # more reasons to hold, after the verdicts
+REASONS = FOR_LATER + 1
 UNTRIED = -1  # not a verdict yet
 NOBODY = -1
 ENDLESS = 1 << 62
 MOST_REFUSALS = 32  # a request that so many of the devices it ranks best on have refused is held
-FULLER_TILT = 0.1  # of the ratio on an empty device, lost for each resource that is full; parts equals
+FULLER_TILT = 0.02  # of the ratio on an empty device, lost for each resource that is full; parts equals
 
 
 class Limits(NamedTuple):
@@ -56,9 +57,18 @@ class Limits(NamedTuple):
     idle_cut: float
 
 
+class Choice(NamedTuple):
+    """The `devices` int64[D] of a decision: the first `offered` of them can start a request at once, the others, to
+    which none is released yet, after `later_s` float64[D]."""
+
+    devices: IntArray
+    offered: int
+    later_s: FloatArray
+
+
 class Bids(NamedTuple):
     """Bids of everybody, float64[k, n], for the k devices at the positions `on` int64[k]; over these devices, of
-    each request the best `ratio` float64[n] and whether any pays for it, `worth` bool[n]."""
+    each request the best `ratio` float64[n] and whether it pays for any, `worth` bool[n]."""
 
     on: IntArray
     values: FloatArray
@@ -68,11 +78,13 @@ class Bids(NamedTuple):
 
 
 @kernel
-def rank(terms: Terms, waiting: QueueColumns, tables: Tables, on: IntArray) -> Bids:
+def rank(terms: Terms, waiting: QueueColumns, tables: Tables, later_s: FloatArray, on: IntArray) -> Bids:
     """The bids of all that wait for the devices at these positions, [k]."""
     n = waiting.n
-    values, ratios = np.empty((len(on), n)), np.empty((len(on), n))
-    fill_bids(terms, waiting, tables, on, np.arange(n), values, ratios)
+    rewards, values, ratios = np.empty((len(on), n)), np.empty((len(on), n)), np.empty((len(on), n))
+    fill_bids(terms, waiting, tables, on, np.arange(n), later_s, rewards, values, ratios)
+    if len(on) > 1:
+        rank_by_best_device(rewards, values, ratios)
     ratio, worth = np.full(n, -np.inf), np.zeros(n, dtype=np.bool_)
     for k in range(len(on)):
         for row in range(n):
@@ -145,6 +157,7 @@ def _walk(
     tables: Tables,
     view: View,
     bids: Bids,
+    later_s: FloatArray,
     order: IntArray,
     chosen: IntArray,
     verdicts: IntArray,
@@ -157,7 +170,7 @@ def _walk(
     which it is worth its price are kept for it.
     """
     ints, numbers, fleet = waiting.ints, view.numbers, len(view.numbers)
-    values, ratios, column, row_bids = bids.values, bids.ratios, 0, np.empty((2, fleet, 1))
+    values, ratios, column, row_bids = bids.values, bids.ratios, 0, np.empty((3, fleet, 1))
     score, pays = np.empty(fleet), np.empty(fleet, dtype=np.bool_)
     kept, kept_by_best = np.zeros(fleet, dtype=np.bool_), np.zeros(fleet, dtype=np.bool_)
     # The shortest prompt that was not safe, by device and class: batches only fill up, so a longer one is not either.
@@ -171,8 +184,9 @@ def _walk(
         if len(bids.on) == fleet:
             column = row
         else:
-            values, ratios = row_bids[0], row_bids[1]
-            fill_bids(terms, waiting, tables, np.arange(fleet), order[k : k + 1], values, ratios)
+            values, ratios = row_bids[1], row_bids[2]
+            fill_bids(terms, waiting, tables, np.arange(fleet), order[k : k + 1], later_s, row_bids[0], values, ratios)
+            rank_by_best_device(row_bids[0], values, ratios)
         for d in range(fleet):
             pays[d], score[d] = values[d, column] > 0.0 and ratios[d, column] > -np.inf, -np.inf
             if pays[d]:
@@ -198,7 +212,7 @@ def _walk(
         verdicts[row] = verdict
         if verdict == RELEASED:
             slots -= 1
-            passed += best != NOBODY
+            passed += best != NOBODY and later_s[chosen[row]] == 0.0
         elif verdict != UNTRIED:
             turned_down |= pays
             if best == NOBODY and verdict > NO_SLOT:
@@ -230,7 +244,7 @@ def _fill_empty(
 
 @kernel
 def _cut_idle_prices(
-    prices: Prices, bids: Bids, numbers: IntArray, devices: IntArray, turned_down: BoolArray, factor: float
+    prices: Prices, bids: Bids, numbers: IntArray, choice: Choice, turned_down: BoolArray, factor: float
 ) -> None:
     """Complementary slackness: the price of room that somebody found too dear, and nobody paid for, is cut.
 
@@ -239,9 +253,9 @@ def _cut_idle_prices(
     """
     for k in range(len(bids.on)):
         d = bids.on[k]
-        if numbers[d, FREE] > 0 and not turned_down[d] and (bids.values[k] <= 0.0).any():
-            prices.slot_price[devices[d]] *= factor
-            prices.kv_price[devices[d]] *= factor
+        if d < choice.offered and numbers[d, FREE] > 0 and not turned_down[d] and (bids.values[k] <= 0.0).any():
+            prices.slot_price[choice.devices[d]] *= factor
+            prices.kv_price[choice.devices[d]] *= factor
 
 
 @kernel
@@ -264,23 +278,30 @@ def release(
     prices: Fields,
     view: Fields,
     limits: Fields,
-    devices: IntArray,
+    choice: Fields,
     chosen: IntArray,
     held: IntArray,
 ) -> IntArray:
     """Release what is worth its price and may start, best reward per price first; returns the released rows [k].
 
-    Takes `Terms`, `QueueColumns`, `Prices`, `View` and `Limits` as plain tuples, because a call takes those three
-    times faster than named ones; `devices` [D] are those offered, in the order of `view`.
+    Takes `Terms`, `QueueColumns`, `Prices`, `View`, `Limits` and `Choice` as plain tuples, because a call takes those
+    three times faster than named ones. The devices are in the order of the view.
 
-    Requests rank by their best ratio over the devices. Each is offered to those on which it is worth its price, best
-    first, until one takes it. Then every device that is still empty takes the best that can start there, whatever
-    its price: else nothing might progress. Fills the position of each released row's device in `chosen` [≥n] (the
-    others' is undefined), and counts the others by reason in `held` [PRICED_OUT + 1]. The prices of devices whose
-    room is found to be too dear are cut, and those of all of them when nobody is left waiting.
+    Requests rank by the ratio on their best device. Each is offered to those on which it is worth its price, best
+    first, until one takes it; it is held for one that is not offered yet. Then every device that is still empty takes
+    the best that can start there, whatever its price: else nothing might progress. Fills the position of each released
+    row's device in `chosen` [≥n] (the others' is undefined), and counts the others by reason in `held` [REASONS]. The
+    prices of devices whose room is found to be too dear are cut, and those of all of them when nobody is left waiting.
     """
     return _release(
-        Terms(*terms), QueueColumns(*waiting), Prices(*prices), View(*view), Limits(*limits), devices, chosen, held
+        Terms(*terms),
+        QueueColumns(*waiting),
+        Prices(*prices),
+        View(*view),
+        Limits(*limits),
+        Choice(*choice),
+        chosen,
+        held,
     )
 
 
@@ -291,21 +312,21 @@ def _release(
     prices: Prices,
     view: View,
     limits: Limits,
-    devices: IntArray,
+    choice: Choice,
     chosen: IntArray,
     held: IntArray,
 ) -> IntArray:
-    n, fleet, numbers = waiting.n, len(devices), view.numbers
+    n, fleet, numbers = waiting.n, len(choice.devices), view.numbers
     slots = numbers[:, FREE].sum()
     held[:] = 0
     if slots <= 0:
         held[NO_SLOT] = n
         return np.empty(0, dtype=np.int64)
-    tables = tabulate(prices, devices)
-    bids = rank(terms, waiting, tables, _roomiest(numbers, max(limits.pairs // n, 1)))
+    tables = tabulate(prices, choice.devices)
+    bids = rank(terms, waiting, tables, choice.later_s, _roomiest(numbers, max(limits.pairs // n, 1)))
     order = best_first(bids.ratio, waiting.ints[SEQUENCE], min(n, slots + limits.spare))
     verdicts, turned_down = np.full(n, UNTRIED), np.zeros(fleet, dtype=np.bool_)
-    _walk(terms, waiting, tables, view, bids, order, chosen, verdicts, turned_down)
+    _walk(terms, waiting, tables, view, bids, choice.later_s, order, chosen, verdicts, turned_down)
     released: IntArray = order[verdicts[order] == RELEASED]
     for d in range(fleet):
         if numbers[d, LEASES] == 0:
@@ -314,9 +335,11 @@ def _release(
                 released = np.append(released, row)
     _count_held(bids.worth, verdicts, slots - len(released), held)
     if len(released) < n:
-        _cut_idle_prices(prices, bids, numbers, devices, turned_down, limits.idle_cut)
+        _cut_idle_prices(prices, bids, numbers, choice, turned_down, limits.idle_cut)
     else:  # nobody is left who could find anything scarce
-        for g in devices:
+        for g in choice.devices[: choice.offered]:
             prices.slot_price[g] *= limits.idle_cut
             prices.kv_price[g] *= limits.idle_cut
-    return released
+    now: IntArray = released[chosen[released] < choice.offered]
+    held[FOR_LATER] = len(released) - len(now)
+    return now

@@ -7,7 +7,10 @@ Needs the extra `exact` (highspy), which is imported only when something is solv
 
 from __future__ import annotations
 
+import os
+import threading
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +18,8 @@ import numpy as np
 
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.errors import ConfigError
+
+_greeting_lock = threading.Lock()  # two threads that both redirect stdout could leave it redirected
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,8 @@ def _solve(instance: Instance, *, integer: bool) -> Solution:
     prices = np.zeros((2, len(instance.batch_slots), instance.periods))
     if not columns:
         return Solution(0.0, starts, prices[0], prices[1])
+    with _greeting_lock:
+        _discard_greeting(highspy)
     solver = highspy.Highs()
     solver.silent()
     solver.setOptionValue("threads", 1)
@@ -183,3 +190,23 @@ def _highspy() -> ModuleType:
         raise ConfigError("the exact LP needs highspy; run: pip install 'bidroute[exact]'") from None
     module: ModuleType = highspy
     return module
+
+
+@cache
+def _discard_greeting(highspy: ModuleType) -> None:
+    """Make the first solver of this process, whose constructor writes a banner that no option can turn off.
+
+    C code writes it, past `sys.stdout`: for that moment file descriptor 1 leads nowhere.
+    """
+    try:
+        stdout = os.dup(1)
+    except OSError:  # there is none to write to
+        return
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
+        highspy.Highs()
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)

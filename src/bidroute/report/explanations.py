@@ -29,9 +29,9 @@ def explanation_sentence(explained: ExplainedRequest) -> str:
         f"{explained.prompt_tokens} prompt and {explained.output_tokens} output tokens{hint}, "
         f"arrived at {explained.arrival_s:.3f} s"
     )
-    if explained.start_s is None:
+    if explained.held_s is None:
         return f"{start}, {explained.outcome}."
-    held = f"held {explained.start_s - explained.arrival_s:.3f} s, started on device {explained.device}"
+    held = f"held {explained.held_s:.3f} s, started on device {explained.device}"
     end = "" if explained.end_s is None else f", finished {explained.end_s - explained.arrival_s:.3f} s after arrival"
     times = f", preempted {explained.preemptions} times" if explained.preemptions else ""
     return f"{start}, {held}{end}{times}."
@@ -87,13 +87,14 @@ def explanation_data(explained: ExplainedRequest) -> dict[str, Any]:
 def _cells(run: list[Explanation]) -> list[Text | str]:
     first, last = run[0], run[-1]
     span = [f"{first.wait_s:.3f}"] if len(run) == 1 else [f"{first.wait_s:.3f}", f"{last.wait_s:.3f}"]
+    reward, price = _terms(first.reward, last.reward), _terms(first.price, last.price)
     return [
         " to ".join(span),
         str(len(run)),
         f"{_range(first.rank + 1, last.rank + 1)} of {last.waiting}",
-        _terms(first.reward, last.reward),
-        _terms(first.price, last.price),
-        _change(first.value, last.value),
+        reward,
+        price,
+        _change(first.value, last.value) if reward != MISSING or price != MISSING else MISSING,
         _outcome(run),
         _instead(run),
     ]

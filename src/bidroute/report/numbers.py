@@ -22,7 +22,10 @@ def decimals(value: float) -> int:
 
 def figure(value: float) -> str:
     """A number with about three digits; a dash for a figure that does not exist."""
-    return f"{value:.{decimals(value)}f}" if math.isfinite(value) else MISSING
+    if not math.isfinite(value):
+        return MISSING
+    text = f"{value:.{decimals(value)}f}"
+    return text if float(text) else text.removeprefix("-")  # no minus before a zero
 
 
 def spread_figure(spread: Spread) -> str:

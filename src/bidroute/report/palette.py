@@ -25,6 +25,7 @@ REASON_COLOURS = {
     "kv now": "#b5527e",
     "kv future": "#e3a6c4",
     "order": "#b8bec6",
+    "faster device": "#3f7d6e",
 }
 SLOTS_COLOUR = "#e07b39"
 KV_COLOUR = "#b5527e"

@@ -24,9 +24,7 @@ def run_central(host: Host) -> None:
             now_ns = min(now_ns, engines.next_stop_ns())
         if now_ns == FOREVER:
             break
-        host.sample_before(now_ns)
-        engines.advance(now_ns)
-        host.replay.run()
+        host.pass_time(now_ns)
         while at < n and arrivals[at] == now_ns:
             if not host.refused(at):
                 host.enqueue(at, now_ns)
@@ -36,7 +34,7 @@ def run_central(host: Host) -> None:
         offer(host, now_ns)
         engines.launch(0, fleet)
         host.replay.apply_log()
-    host.drain()
+    host.pass_time(FOREVER)
 
 
 def offer(host: Host, now_ns: int) -> None:

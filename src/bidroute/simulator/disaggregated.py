@@ -22,7 +22,7 @@ def run_disaggregated(host: Host) -> None:
     loop = _Loop(host)
     while (now_ns := loop.next_event_ns()) < FOREVER:
         loop.step(now_ns)
-    host.drain()
+    host.pass_time(FOREVER)
 
 
 class _Loop:
@@ -49,9 +49,7 @@ class _Loop:
     def step(self, now_ns: int) -> None:
         """Act on everything that happens at this instant: prefills first, then the decode devices."""
         host, engines = self.host, self.engines
-        host.sample_before(now_ns)
-        engines.advance(now_ns)
-        host.replay.run()
+        host.pass_time(now_ns)
         self._take_arrivals(now_ns)
         self._start_prefills(now_ns)
         while engines.next_prefill_end_ns() == now_ns:  # prefills that take no time

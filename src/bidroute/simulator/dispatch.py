@@ -9,6 +9,7 @@ import numpy as np
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.errors import BidrouteError
 from bidroute.policies.base import Policy
+from bidroute.simulator import layout
 from bidroute.simulator.host import Host, mean_us
 from bidroute.simulator.layout import FOREVER
 from bidroute.simulator.result import Outcome
@@ -17,13 +18,11 @@ from bidroute.simulator.result import Outcome
 def run_dispatch(host: Host) -> None:
     """At each arrival the ledger is brought up to date, the policy chooses, and the engine queues the request."""
     for request, now_ns in enumerate(host.arrival_ns):
-        host.sample_before(now_ns)
-        host.engines.advance(now_ns)
-        host.replay.run()
+        host.pass_time(now_ns)
         if not host.refused(request):
             host.enqueue(request, now_ns)
             dispatch(host, now_ns)
-    host.drain()
+    host.pass_time(FOREVER)
 
 
 def dispatch(host: Host, now_ns: int) -> None:
@@ -50,6 +49,7 @@ def run_blindly(host: Host) -> FloatArray | None:
         return None
     _require_devices(host.controller.policy, chosen, len(accepted), engines.fleet_size)
     host.device[accepted] = chosen
+    host.queued_ns[accepted] = engines.requests[accepted, layout.R_READY]  # their arrivals
     lost = accepted[~host.can_complete[accepted, chosen]]
     host.status[lost] = Outcome.REFUSED
     for device in range(engines.fleet_size):

@@ -23,12 +23,14 @@ from bidroute.simulator.result import Outcome
 from bidroute.simulator.scenario import Scenario
 
 REFUSED = int(Outcome.REFUSED)
+REFRESH_PERIODS = 8.0  # without a decision, after which the policy's estimates are refreshed all the same
 
 
 class Host:
     """One run in progress. The loops in `dispatch`, `central` and `disaggregated` drive it.
 
-    `device` int64[n] is where each request was sent (−1: nowhere), `status` int64[n] its Outcome so far.
+    `device` int64[n] is where each request was sent (−1: nowhere), `status` int64[n] its Outcome so far, `queued_ns`
+    when it entered the router's queue.
     """
 
     def __init__(
@@ -54,7 +56,11 @@ class Host:
         self.device = np.full(n, -1, dtype=np.int64)
         self.decision_us: list[float] = []
         self.update_us: list[float] = []
+        self._refresh_ns = layout.FOREVER
+        self._refresh_gap_ns = 0
+        self._has_estimates = type(policy).update is not Policy.update
         self.arrival_ns: list[int] = self.engines.requests[:, layout.R_READY].tolist()
+        self.queued_ns = np.full(n, layout.NEVER, dtype=np.int64)
         self._prompts: list[int] = scenario.workload.prompt_tokens.tolist()
         self._predictions = [None] * n if predicted_tokens is None else predicted_tokens.tolist()
 
@@ -69,6 +75,7 @@ class Host:
 
     def enqueue(self, request: int, now_ns: int) -> None:
         """Let a request enter the router's queue."""
+        self.queued_ns[request] = now_ns
         self.controller.enqueue(
             now_ns / NS_PER_S,
             Request(
@@ -84,10 +91,10 @@ class Host:
     def decide(self, now_ns: int, devices: Sequence[int]) -> list[Assignment]:
         """One decision epoch: refresh, explain where asked to, decide."""
         now_s = now_ns / NS_PER_S
-        before = perf_counter()
-        self.controller.update(now_s)
-        between = perf_counter()
-        self.update_us.append((between - before) * 1e6)
+        self._update(now_s)
+        if self._has_estimates:
+            self._refresh_gap_ns = round(REFRESH_PERIODS * self.controller.state.fleet.pace_s()[1] * NS_PER_S)
+            self._refresh_ns = now_ns + self._refresh_gap_ns
         self._explain(now_s, devices)
         before = perf_counter()
         decision = self.controller.decide(now_s, devices)
@@ -95,6 +102,11 @@ class Host:
         for reason, count in decision.held.items():
             self.held[str(reason)] = self.held.get(str(reason), 0) + count
         return decision.assignments
+
+    def _update(self, now_s: float) -> None:
+        before = perf_counter()
+        self.controller.update(now_s)
+        self.update_us.append((perf_counter() - before) * 1e6)
 
     def _explain(self, now_s: float, devices: Sequence[int]) -> None:
         state = self.controller.state
@@ -112,19 +124,32 @@ class Host:
             self.status[request] = Outcome.REFUSED
             self.controller.cancelled(request)
 
-    def sample_before(self, until_ns: int) -> None:
-        """Take the samples that are due before `until_ns`; past the last event, until the devices are empty."""
-        while (due := self.recorder.next_sample_ns()) < until_ns:
-            self.engines.advance(due)
-            self.recorder.sample(due, self.waiting)
-            if until_ns == layout.FOREVER and not self.engines.busy:
-                return
+    def pass_time(self, until_ns: int) -> None:
+        """Let time pass until the next event, taking the samples due before it; FOREVER: to the end.
 
-    def drain(self) -> None:
-        """No event is left but what runs: run it to its end."""
-        self.sample_before(layout.FOREVER)
-        self.engines.advance(layout.FOREVER)
+        Where no decision refreshes the policy's estimates for a while, that is done here, then ever more rarely:
+        prices fall when nobody waits any more, whether or not a recording looks at them.
+        """
+        engines = self.engines
+        while (due := min(self.recorder.next_sample_ns(), self._refresh_ns)) < until_ns:
+            engines.advance(due)
+            at_the_end = until_ns == layout.FOREVER and not engines.busy
+            if due == self._refresh_ns or at_the_end:
+                self._refresh(due, layout.FOREVER if at_the_end else 2 * self._refresh_gap_ns)
+            if due == self.recorder.next_sample_ns():
+                self.recorder.sample(due, self.waiting)
+                if at_the_end:
+                    break
+        engines.advance(until_ns)
         self.replay.run()
+
+    def _refresh(self, now_ns: int, gap_ns: int) -> None:
+        """Refresh the policy's estimates between decisions, and again after `gap_ns` without one."""
+        if not self._has_estimates:
+            return
+        self.replay.run()
+        self._update(now_ns / NS_PER_S)
+        self._refresh_gap_ns, self._refresh_ns = gap_ns, min(now_ns + gap_ns, layout.FOREVER)
 
 
 def mean_us(seconds: float, count: int) -> FloatArray:

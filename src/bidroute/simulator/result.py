@@ -22,6 +22,7 @@ class Outcome(IntEnum):
 class RunResult:
     """Per request, shape [n]: times in seconds (NaN where it never happened), `device` −1 where it ran nowhere.
 
+    `queued_s` is when it entered the router's queue: at its arrival, in a disaggregated cluster after its prefill.
     `start_s` is when it first joined a decode batch (in aggregated mode, the batch that prefills it too); `status`
     holds Outcome values. `wasted_tokens` were computed, thrown away by preemptions and computed again.
     `decision_us` and `update_us` float64[epochs] are the wall times of the policy's calls; a policy asked blindly
@@ -30,6 +31,7 @@ class RunResult:
 
     policy: str
     arrival_s: FloatArray
+    queued_s: FloatArray
     start_s: FloatArray
     first_token_s: FloatArray
     end_s: FloatArray
@@ -46,6 +48,11 @@ class RunResult:
     cpu_s: float
     timeline: Timeline | None = None
     explanations: list[Explanation] = field(default_factory=list)
+
+    @property
+    def held_s(self) -> FloatArray:
+        """Seconds from the router's queue into a batch: held by the router, or queued in an engine; NaN if never."""
+        return self.start_s - self.queued_s
 
     @property
     def finished(self) -> int:

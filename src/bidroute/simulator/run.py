@@ -62,6 +62,7 @@ def _result(host: Host, decision_us: FloatArray, wall_s: float, cpu_s: float) ->
     return RunResult(
         policy=host.controller.policy.name,
         arrival_s=np.array(host.arrival_ns) / NS_PER_S,
+        queued_s=_seconds(host.queued_ns),
         start_s=_seconds(requests[:, layout.R_START]),
         first_token_s=_seconds(requests[:, layout.R_FIRST]),
         end_s=end_s,

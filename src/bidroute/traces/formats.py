@@ -8,7 +8,7 @@ from bidroute.traces.base import TraceFormat
 from bidroute.traces.burstgpt import BurstGptTrace
 from bidroute.traces.generic_csv import GenericCsv
 from bidroute.traces.mooncake import MooncakeTrace
-from bidroute.traces.sharegpt import ShareGptTrace
+from bidroute.traces.sharegpt import ShareGptTrace, ShareGptTurns
 from bidroute.traces.vidur import VidurTrace
 
 FORMATS: dict[str, type[TraceFormat]] = {}
@@ -22,7 +22,7 @@ def register_format(kind: type[TraceFormat]) -> type[TraceFormat]:
     return kind
 
 
-for _kind in (AzureTrace, BurstGptTrace, VidurTrace, MooncakeTrace, ShareGptTrace, GenericCsv):
+for _kind in (AzureTrace, BurstGptTrace, VidurTrace, MooncakeTrace, ShareGptTrace, ShareGptTurns, GenericCsv):
     register_format(_kind)
 
 

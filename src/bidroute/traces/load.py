@@ -43,11 +43,15 @@ def load_trace(
     if unknown:
         raise ConfigError(f"columns: {', '.join(sorted(unknown))}; expected time, prompt, output")
     text = str(source)
+    if not text.strip():
+        raise ConfigError("trace: empty; expected a trace file or builtin:NAME")
     if text.startswith(BUILTIN_PREFIX):
         return build_workload(text.removeprefix(BUILTIN_PREFIX), requests or DEFAULT_REQUESTS, seed)
     prefix, colon, rest = text.partition(":")
     if colon and prefix in FORMATS and format_name is None and not Path(text).exists():
         format_name, text = prefix, rest
+        if not rest.strip():
+            raise ConfigError(f"trace {f'{prefix}:'!r}: no file after the format; expected {prefix}:FILE")
     kind = named_format(format_name) if format_name is not None else (named_format("csv") if columns else None)
     options = ReadOptions(columns or {}, rate_per_s, seed, None if tokenizer is None else Path(tokenizer))
     return read_file(Path(text), options, kind=kind, requests=requests, skip_bad_rows=skip_bad_rows)

@@ -1,0 +1,94 @@
+"""Which devices are waited for, and who is held for them."""
+
+import numpy as np
+import pytest
+
+from bidroute.core.devices import Device
+from bidroute.core.objective import Objective
+from bidroute.core.state import RoutingState
+from bidroute.policies.alternatives import FASTER_BY, MOST_ALTERNATIVES, consider
+from bidroute.policies.base import Hold
+from bidroute.policies.bid_price import BidPrice
+from tests.policies.states import state
+
+FAST, SLOW = Device("fast", 2, 1000, period_s=0.01), Device("slow", 8, 1000, period_s=0.05)
+RUNS = (0, 10, 5, 0, 40)  # a lease on the fast device
+
+
+def considered(made: RoutingState, *offered: int, least_kv_tokens: int = 1) -> list[int]:
+    found = consider(made.fleet, np.array(offered), made.fleet.period_s, least_kv_tokens)
+    assert found.offered == len(offered)
+    later = found.devices[found.offered :]
+    np.testing.assert_array_equal(found.wait_s[found.offered :], made.fleet.period_s[later])
+    assert not found.wait_s[: found.offered].any()
+    np.testing.assert_array_equal(found.devices[: found.offered], offered)
+    return [int(g) for g in later]
+
+
+def test_a_faster_device_in_the_middle_of_a_period_is_an_alternative() -> None:
+    assert considered(state([FAST, SLOW], leases=[RUNS]), 1) == [0]
+
+
+def test_no_alternative() -> None:
+    """Offered itself; empty (its host would offer it); full; without KV; draining; slower; hardly faster."""
+    assert considered(state([FAST, SLOW], leases=[RUNS]), 0, 1) == []
+    assert considered(state([FAST, SLOW]), 1) == []
+    assert considered(state([FAST, SLOW], leases=[RUNS, RUNS]), 1) == []
+    assert considered(state([FAST, SLOW], leases=[RUNS]), 1, least_kv_tokens=985) == []
+    assert considered(state([FAST, SLOW], leases=[RUNS]), 1, least_kv_tokens=984) == [0]
+    draining = state([FAST, SLOW], leases=[RUNS])
+    draining.fleet.drain(0)
+    assert considered(draining, 1) == []
+    assert considered(state([FAST, SLOW], leases=[(1, 10, 5, 0, 40)]), 0) == []
+    hardly = Device("hardly", 2, 1000, period_s=SLOW.period_s / FASTER_BY * 1.01)
+    assert considered(state([hardly, SLOW], leases=[RUNS]), 1) == []
+
+
+def test_the_fastest_alternatives_are_kept() -> None:
+    periods = np.random.default_rng(0).permutation(np.linspace(0.01, 0.02, 20))
+    devices = [Device("d", 2, 1000, period_s=period_s) for period_s in periods]
+    made = state([*devices, SLOW], leases=[(g, 10, 5, 0, 40) for g in range(20)])
+    assert considered(made, 20) == np.argsort(periods)[:MOST_ALTERNATIVES].tolist()
+
+
+def test_a_request_is_held_for_the_faster_device_and_starts_there() -> None:
+    """30 tokens: 1.5 s on the slow device now, 0.31 s on the fast one after a period of 0.01 s."""
+    waiting, policy = state([FAST, SLOW], [(10, 0, 30)], leases=[RUNS]), BidPrice(Objective())
+    held = policy.decide(1.0, waiting, (1,))
+    assert (held.assignments, held.held) == ([], {Hold.FASTER: 1})
+    (told,) = policy.explain(1.0, waiting, (1,), [0])
+    assert (told.held_by, told.device) == (Hold.FASTER, 0)
+    assert told.value == pytest.approx(sum(told.reward.values()) - sum(told.price.values()))
+    (started,) = policy.decide(1.01, waiting, (0, 1)).assignments
+    assert (started.request_id, started.device) == (0, 0)
+
+
+def test_a_request_too_short_to_gain_by_waiting_is_not_held() -> None:
+    """One token: 0.05 s on the device offered; 0.03 s and as much of a wait on the other."""
+    waiting = state([Device("d", 2, 1000, period_s=0.03), SLOW], [(10, 0, 1)], leases=[RUNS])
+    (started,) = BidPrice(Objective()).decide(1.0, waiting, (1,)).assignments
+    assert started.device == 1
+
+
+def test_only_as_many_are_held_as_the_faster_device_has_room_for() -> None:
+    waiting = state([FAST, SLOW], [(10, 0, 30)] * 4, leases=[RUNS], arrival_s=[0.0] * 4)
+    decision = BidPrice(Objective()).decide(1.0, waiting, (1,))
+    assert [a.device for a in decision.assignments] == [1, 1, 1]
+    assert decision.held == {Hold.FASTER: 1}
+
+
+def test_nobody_is_held_for_a_device_whose_kv_would_not_be_safe() -> None:
+    """Room for its prompt now, not for what both grow to."""
+    small = Device("small", 2, 60, period_s=0.01)
+    waiting = state([small, SLOW], [(10, 0, 30)], leases=[(0, 10, 5, 0, 40)])
+    (started,) = BidPrice(Objective()).decide(1.0, waiting, (1,)).assignments
+    assert started.device == 1
+
+
+def test_holding_counts_as_no_skip_of_one_that_does_not_fit() -> None:
+    """The first needs more KV than anybody has left; the second is held for the fast device."""
+    leases = [RUNS, (1, 500, 1, 0, 400)]
+    waiting = state([FAST, SLOW], [(990, 0, 5), (10, 0, 30)], leases, arrival_s=[-1000.0, 0.0])
+    decision = BidPrice(Objective(threshold_s=10.0)).decide(1.0, waiting, (1,))
+    assert decision.assignments == []
+    assert waiting.queue.skips.tolist() == [0, 0]
