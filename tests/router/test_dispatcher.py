@@ -37,14 +37,9 @@ class Bench:
 
     async def where(self, ticket: Ticket) -> str | None:
         """The worker it is released to, None while it waits."""
-        waiter = asyncio.ensure_future(self.dispatcher.released(ticket))
+        self.dispatcher._prompt()
         await self.settle()
-        if waiter.done():
-            return waiter.result().name
-        waiter.cancel()
-        await asyncio.gather(waiter, return_exceptions=True)
-        self.dispatcher._waiting[ticket.id] = asyncio.get_running_loop().create_future()
-        return None
+        return ticket.worker.name if ticket.worker else None
 
     async def settle(self) -> None:
         for _ in range(6):
@@ -166,7 +161,7 @@ async def test_limits(make) -> None:
     bench = make(max_waiting=1)
     with pytest.raises(ConfigError, match="no workers yet"):
         _ = bench.dispatcher.controller
-    bench.dispatcher.submit(JOB)  # waits for a fleet
+    first = bench.dispatcher.submit(JOB)  # waits for a fleet
     with pytest.raises(RefusedError) as error:
         bench.dispatcher.submit(JOB)
     assert (error.value.status, error.value.code) == (429, "queue_full")
@@ -179,6 +174,7 @@ async def test_limits(make) -> None:
     with pytest.raises(RefusedError) as error:
         bench.dispatcher.submit(Job("m", 10, prompt_tokens=5000))
     assert error.value.code == "never_fits"
+    bench.dispatcher.finished(first, None, 3)
     assert await bench.where(bench.dispatcher.submit(Job("m", 40_000))) == "a"  # an estimate refuses nobody
 
 
@@ -199,7 +195,6 @@ async def test_who_waits_without_a_fleet_is_served_when_it_comes(make) -> None:
     ticket = bench.dispatcher.submit(JOB)
     assert await bench.where(ticket) is None
     bench.worker("a")
-    bench.dispatcher._readmit()
     assert await bench.where(ticket) == "a"
 
 
@@ -215,7 +210,6 @@ async def test_a_fleet_that_changes(make) -> None:
     assert bench.leases() == 0
     assert await bench.where(waiting) is None  # it does not fit the small one
     bench.worker("c", slots=4)
-    bench.dispatcher._readmit()
     assert await bench.where(waiting) == "c"
     bench.dispatcher.drain_worker("c")
     another = bench.dispatcher.submit(Job("m", 40))
@@ -238,29 +232,25 @@ async def test_a_worker_that_joins_a_running_fleet_ramps_up(make) -> None:
     assert second.slots_believed(bench.clock()) == 8
 
 
-async def test_updates_beside_the_loop_decide_alike() -> None:
-    """The same events, prices updated in a thread and on the loop: the same releases, since they settle in between."""
-    orders = []
-    for beside in (False, True):
-        dispatcher, clock = None, Clock()
-        dispatcher = Dispatcher(RouterSettings(updates_off_loop=beside), clock)
-        dispatcher.start()
-        bench = Bench(dispatcher, clock)
-        bench.worker("a", slots=2), bench.worker("b", slots=3)
-        waiting = [dispatcher.submit(Job("m", 100 + 37 * k % 500, max_tokens=5 + k % 9)) for k in range(20)]
-        order: list[tuple[int, str]] = []
-        while waiting:
-            clock.now_s += 0.1
-            dispatcher._prompt()
-            await bench.settle()
-            if dispatcher._update is not None:
-                await dispatcher._update
-            for ticket in [ticket for ticket in waiting if ticket.worker is not None]:
-                order.append((ticket.id, ticket.worker.name))
-                waiting.remove(ticket)
-                dispatcher.started(ticket)
-                dispatcher.finished(ticket, None, ticket.job.max_tokens)
-        orders.append(order)
-        dispatcher.stop()
-    assert len(orders[0]) == 20
-    assert orders[0] == orders[1]
+async def test_prices_move_beside_the_loop_while_it_decides(make) -> None:
+    bench = make(updates_off_loop=True)
+    bench.worker("a", slots=2), bench.worker("b", slots=3)
+    waiting = [bench.dispatcher.submit(Job("m", 100 + 37 * k % 500, max_tokens=5 + k % 9)) for k in range(60)]
+    updates = 0
+    while waiting:
+        bench.clock.now_s += 0.1
+        bench.dispatcher._prompt()
+        await bench.settle()
+        if bench.dispatcher._update is not None:
+            await bench.dispatcher._update
+            updates += 1
+        for ticket in [ticket for ticket in waiting if ticket.worker is not None]:
+            waiting.remove(ticket)
+            bench.dispatcher.started(ticket)
+            bench.dispatcher.finished(ticket, None, ticket.job.max_tokens)
+    assert updates > 5
+    prices = bench.dispatcher.policy.prices()
+    assert prices is not None
+    assert prices.slot_price.shape[0] == 2
+    assert bench.leases() == 0
+    assert bench.dispatcher.controller.state.lengths.finished.sum() == 60

@@ -34,7 +34,7 @@ class Worker:
     draining: bool = False
     joined_s: float = -math.inf
     slots_lost: int = 0
-    pressed_s: float = -math.inf
+    pressed_s: float = 0.0
     preemptions: int | None = None
     not_ours: int = 0
 
@@ -51,8 +51,9 @@ class Worker:
         """How many requests it may hold now."""
         ramp = RAMP_FROM + (1.0 - RAMP_FROM) * (now_s - self.joined_s) / RAMP_S
         slots = self.batch_slots if ramp >= 1.0 else math.ceil(self.batch_slots * ramp)
-        regained = int(max(now_s - self.pressed_s, 0.0) / PRESSED_S)
-        slots = min(slots, self.batch_slots - max(self.slots_lost - regained, 0))
+        if self.slots_lost:
+            regained = int(max(now_s - self.pressed_s, 0.0) / PRESSED_S)
+            slots = min(slots, self.batch_slots - max(self.slots_lost - regained, 0))
         if self.breaker.state is BreakerState.HALF_OPEN:
             return 1
         return max(slots - self.not_ours, 1)
