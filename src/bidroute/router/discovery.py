@@ -50,7 +50,8 @@ async def discover(
     ask = _Asker(session, worker, settings or DiscoverySettings())
     page, listing = await asyncio.gather(ask.text("/metrics"), ask.json("/v1/models"))
     if page is None and listing is None:
-        raise UnreachableError(f"worker {worker.name}: no answer from {worker.url} ({ask.problem}); is it up?")
+        reasons = "; ".join(sorted(ask.problems))
+        raise UnreachableError(f"worker {worker.name}: no answer from {worker.url} ({reasons}); is it up?")
     reading = parse_reading(page or "")
     models, longest, owner = _models(listing)
     kind = reading.kind or owner
@@ -119,7 +120,7 @@ class _Asker:
         self.session = session
         self.worker = worker
         self.settings = settings
-        self.problem = "no answer"
+        self.problems: set[str] = set()
 
     async def text(self, path: str) -> str | None:
         body = await self._get(path)
@@ -130,7 +131,7 @@ class _Asker:
         try:
             return None if body is None else msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            self.problem = f"{path} is not JSON"
+            self.problems.add(f"{path} is not JSON")
             return None
 
     async def _get(self, path: str) -> bytes | None:
@@ -139,11 +140,11 @@ class _Asker:
         try:
             async with self.session.get(url, headers=self.worker.headers, timeout=timeout) as answer:
                 if answer.status != 200:
-                    self.problem = f"status {answer.status} from {path}"
+                    self.problems.add(f"status {answer.status} from {path}")
                     return None
                 return await read_limited(answer, self.settings.largest_bytes)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as problem:
-            self.problem = one_line(problem)
+            self.problems.add(one_line(problem))
             return None
 
 
