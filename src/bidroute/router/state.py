@@ -6,12 +6,13 @@ tenant; request ids appear in decisions only. All of it is a copy: nothing here 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from bidroute.core.queue import FloatArray
 from bidroute.pricing.prices import PriceSnapshot
 
 # Upper edges of the bars in which the page shows how long the queue has waited; the last bar is open.
@@ -145,9 +146,8 @@ def device_prices(snapshot: PriceSnapshot | None, device: int, batch_slots: int,
     return DevicePrices(slot.tolist(), kv.tolist())
 
 
-def count_waits(waits_s: Iterable[float]) -> list[int]:
+def count_waits(waits_s: FloatArray | Sequence[float]) -> list[int]:
     """How many waits fall into each bar of `WAIT_EDGES_S`; a wait equal to an edge is below it."""
-    waits = np.fromiter(waits_s, dtype=np.float64)
-    bars = np.searchsorted(np.array(WAIT_EDGES_S), waits, side="left")
+    bars = np.searchsorted(np.array(WAIT_EDGES_S), np.asarray(waits_s, dtype=np.float64), side="left")
     counts: list[int] = np.bincount(bars, minlength=len(WAIT_EDGES_S) + 1).tolist()
     return counts
