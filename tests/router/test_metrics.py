@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bidroute.router.metrics import RouterMetrics
@@ -82,6 +82,11 @@ def test_what_cannot_be_told_is_not_counted():
         "ttft_seconds",
     ):
         assert value(metrics, f"{name}_count") == 0
+
+
+async def test_the_page_made_in_steps_is_the_same():
+    metrics = busy_metrics()
+    assert await metrics.render_in_steps() == metrics.render() == generate_latest(metrics.registry)
 
 
 def test_gauges_follow_the_state():

@@ -168,7 +168,7 @@ async def _page(_request: web.Request) -> web.Response:
 async def _metrics(request: web.Request) -> web.Response:
     metrics = request.app[_METRICS]
     metrics.observe_state(request.app[_FLEET].state())
-    return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+    return web.Response(body=await metrics.render_in_steps(), headers={"Content-Type": CONTENT_TYPE})
 
 
 async def _state(request: web.Request) -> web.Response:
