@@ -2,6 +2,7 @@ import json
 import math
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -183,3 +184,10 @@ def test_histograms_count_up_to_each_edge(values):
     for edge, name in ((0.0, "0.0"), (1.0, "1.0"), (5.0, "5.0"), (math.inf, "+Inf")):
         assert registry.get_sample_value("h_bucket", {"le": name}) == sum(one <= edge for one in finite)
     assert registry.get_sample_value("h_count") == len(finite)
+
+
+def test_the_documentation_names_every_metric():
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"`(\w+)(?:\{[\w,]+\})?`", page.partition("## Metrics")[2]))
+    families = {re.sub(r"^bidroute_|_(bucket|sum|count)$", "", name) for name, _ in samples(busy_metrics())}
+    assert families <= told
