@@ -37,6 +37,8 @@ class Bench:
 
     async def where(self, ticket: Ticket) -> str | None:
         """The worker it is released to, None while it waits."""
+        if self.dispatcher.workers:
+            self.dispatcher._fit_capacities()
         self.dispatcher._prompt()
         await self.settle()
         return ticket.worker.name if ticket.worker else None

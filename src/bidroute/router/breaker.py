@@ -14,7 +14,7 @@ class BreakerState(Enum):
 
     CLOSED = "closed"  # everything
     OPEN = "open"  # nothing
-    HALF_OPEN = "half open"  # one request at a time, to find out
+    HALF_OPEN = "half-open"  # one request at a time, to find out
 
 
 class Breaker:

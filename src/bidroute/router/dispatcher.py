@@ -12,14 +12,17 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 
 from bidroute.core.devices import Device
 from bidroute.core.requests import Request
 from bidroute.errors import ConfigError, NeverFitsError
 from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, Policy, PolicySettings, build_policy
-from bidroute.policies.base import Decision
 from bidroute.router.calibration import PromptTokens
+from bidroute.router.decision_log import DecisionLog
+from bidroute.router.metrics import RouterMetrics
 from bidroute.router.settings import RouterSettings
 from bidroute.router.tickets import Failure, Job, RefusedError, Ticket
 from bidroute.router.workers import Worker
@@ -32,15 +35,39 @@ PROGRESS_TOKENS = 8  # a stream's progress enters the ledger in steps of so many
 FEW_WAITING = 64  # up to so many an arrival is decided on at once; among more, at the next tick
 
 
+@dataclass(slots=True)
+class Totals:
+    """Counts since the start."""
+
+    requests: int = 0
+    released: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    refused: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
 class Dispatcher:
     """Takes jobs, releases each to a worker when the policy says so, and keeps the ledger true.
 
     Methods may only be called on the event loop, `start` first. `clock` gives seconds that never go back.
     """
 
-    def __init__(self, settings: RouterSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        settings: RouterSettings,
+        clock: Callable[[], float] = time.monotonic,
+        metrics: RouterMetrics | None = None,
+    ) -> None:
         self.settings = settings
         self.clock = clock
+        self.metrics = metrics or RouterMetrics()
+        self.log = DecisionLog(clock())
+        self.held: dict[str, int] = {}
+        self.totals = Totals()
         self.workers: dict[str, Worker] = {}
         self.tickets: dict[int, Ticket] = {}
         self.draining = False
@@ -52,6 +79,8 @@ class Dispatcher:
         self._waiting: dict[int, asyncio.Future[Worker]] = {}
         self._by_device: dict[int, Worker] = {}
         self._apart: dict[int, Ticket] = {}  # waiting, but not in the policy's queue: for a retry, or for a fleet
+        self._means_version = -1
+        self._means: list[float] = []
         self._reported: dict[int, tuple[int, float]] = {}  # tokens and time of each stream's last progress
         self._prompted = False
         self._ticking: asyncio.TimerHandle | None = None
@@ -80,6 +109,7 @@ class Dispatcher:
         """Time alone changes what is best: decide again while somebody waits."""
         self._ticking = self._loop.call_later(TICK_S, self._tick)
         if self._waiting:
+            self._fit_capacities()
             self._prompt()
 
     def _prompt(self) -> None:
@@ -111,11 +141,18 @@ class Dispatcher:
         worker.draining = True
         self._follow(worker)
 
+    def rename_worker(self, worker: Worker, name: str) -> None:
+        """Another worker is to have its name."""
+        del self.workers[worker.name]
+        worker.name = name
+        self.workers[name] = worker
+
     def resize_worker(self, name: str, batch_slots: int, kv_tokens: int) -> None:
         """Its capacity is another."""
         worker = self.worker(name)
         worker.batch_slots, worker.kv_tokens = batch_slots, kv_tokens
-        self.controller.device_resized(worker.device, worker.slots_believed(self.clock()), kv_tokens)
+        self._fit_capacities()
+        self._set_apart_stranded()
         self._prompt()
 
     def remove_worker(self, name: str) -> list[Ticket]:
@@ -155,6 +192,27 @@ class Dispatcher:
         else:
             self.controller.device_draining(worker.device)
             self._set_apart_stranded()
+        self._fit_capacities()
+        self._prompt()
+
+    def _fit_capacities(self) -> None:
+        """Bring the fleet's capacities in line with what is believed of the workers now."""
+        now_s, fleet = self.clock(), self.controller.state.fleet
+        for worker in self.workers.values():
+            slots, kv_tokens = worker.slots_believed(now_s), worker.kv_believed(now_s)
+            if slots != fleet.batch_slots[worker.device] or kv_tokens != fleet.kv_tokens[worker.device]:
+                self.controller.device_resized(worker.device, slots, kv_tokens)
+
+    def set_policy(self, policy: Policy) -> None:
+        """Go on under another policy; the queue and the leases stay."""
+        self.policy = policy
+        if self._controller is None:
+            return
+        self._controller.policy = policy
+        queue = self._controller.state.queue
+        for request_id, length_class in zip(queue.ids.tolist(), queue.length_class.tolist(), strict=True):
+            request = queue.request(request_id)
+            policy.request_arrived(request.arrival_s, request, length_class)
         self._prompt()
 
     @property
@@ -164,10 +222,36 @@ class Dispatcher:
             raise ConfigError("the fleet has no workers yet; add one")
         return self._controller
 
+    def waiting(self) -> list[Ticket]:
+        """Everybody who waits."""
+        return [self.tickets[ticket_id] for ticket_id in self._waiting]
+
+    def least_busy(self, model: str) -> Worker:
+        """A worker for a request that has no price, such as an embedding. Raises RefusedError when there is none."""
+        able = [worker for worker in self.workers.values() if worker.accepts() and worker.serves(model)]
+        if not able:
+            raise RefusedError(503, "no_worker", "no worker takes such requests now", 5.0)
+        leases = self.controller.state.fleet.open_leases
+        return min(able, key=lambda worker: leases[worker.device] / worker.batch_slots)
+
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def submit(self, job: Job) -> Ticket:
         """A request arrived. Raises RefusedError when it cannot be taken."""
+        self.metrics.arrived()
+        self.totals.requests += 1
+        try:
+            return self._take(job)
+        except RefusedError as error:
+            self._note_refusal(error)
+            raise
+
+    def _note_refusal(self, error: RefusedError) -> None:
+        self.totals.refused += 1
+        self.metrics.refused(error.code)
+        self.metrics.ended("refused", error.status)
+
+    def _take(self, job: Job) -> Ticket:
         if self.draining:
             raise RefusedError(503, "shutting_down", "the router is shutting down", 5.0)
         if len(self._waiting) >= self.settings.max_waiting:
@@ -207,6 +291,7 @@ class Dispatcher:
             return
         ticket.started_s, ticket.output_tokens = self.clock(), 1
         self._reported[ticket.id] = 1, ticket.started_s
+        self.metrics.started(ticket.started_s - ticket.arrival_s)
         self.controller.prefilled(ticket.id, 1)
 
     def progressed(self, ticket: Ticket, tokens: int) -> None:
@@ -224,13 +309,31 @@ class Dispatcher:
         worker = self._end(ticket)
         if worker is None:
             return
-        self.controller.finished(self.clock(), ticket.id, max(output_tokens or ticket.output_tokens, 1))
+        now_s, tokens = self.clock(), max(output_tokens or ticket.output_tokens, 1)
+        lease = self.controller.finished(now_s, ticket.id, tokens)
+        self._count_finished(ticket, now_s, prompt_tokens or lease.prompt_tokens, tokens, lease.length_class)
         if prompt_tokens is not None and ticket.job.prompt_tokens is None:
             self.prompt_tokens.observe(ticket.job.model, ticket.job.prompt_bytes, prompt_tokens)
+            self.metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens)
         if worker.breaker.success():
             log.info("worker %s is back", worker.name)
-            worker.joined_s = self.clock()
+            worker.joined_s = now_s
         self._prompt()
+
+    def _count_finished(self, ticket: Ticket, now_s: float, prompt: int, output: int, length_class: int) -> None:
+        self.totals.finished += 1
+        self.totals.prompt_tokens += prompt
+        self.totals.output_tokens += output
+        self.metrics.ended("finished", 200)
+        self.metrics.finished(now_s - ticket.arrival_s, ticket.started_s - ticket.arrival_s, prompt, output)
+        self.metrics.output_predicted(self._mean_tokens(length_class), output)
+
+    def _mean_tokens(self, length_class: int) -> float:
+        """What a class was expected to be, as of the last update; the sum over its survival function is not cheap."""
+        lengths = self.controller.state.lengths
+        if self._means_version != lengths.version:
+            self._means_version, self._means = lengths.version, lengths.survival.sum(axis=1).tolist()
+        return self._means[length_class]
 
     def cancelled(self, ticket: Ticket) -> None:
         """The client left, or the proxy gave up; waiting or running."""
@@ -238,6 +341,10 @@ class Dispatcher:
             self._leave_queue(ticket).cancel()
         elif self._end(ticket) is not None:
             self.controller.cancelled(ticket.id)
+        else:
+            return
+        self.totals.cancelled += 1
+        self.metrics.ended("cancelled", 0)
         self._prompt()
 
     def failed(self, ticket: Ticket, failure: Failure, detail: str = "") -> None:
@@ -246,9 +353,12 @@ class Dispatcher:
         if worker is None:
             return
         self.controller.cancelled(ticket.id)
+        self.totals.failed += 1
+        self.metrics.failed(worker.name, failure)
         now_s = self.clock()
         if failure is Failure.BACK_PRESSURE:
             worker.pressed(now_s, int(self.controller.state.fleet.open_leases[worker.device]))
+            self._fit_capacities()
         elif failure is not Failure.CLIENT and worker.breaker.fault(now_s, certain=failure is Failure.STALLED):
             log.warning("worker %s is out: %s", worker.name, detail)
             self._follow(worker)
@@ -256,6 +366,7 @@ class Dispatcher:
 
     def retry(self, ticket: Ticket) -> None:
         """Back into the queue, to go to another worker if there is one; `released` is to be awaited again."""
+        self.totals.retries += 1
         ticket.id = next(self._ids)
         ticket.worker, ticket.started_s, ticket.output_tokens = None, math.nan, 0
         self.tickets[ticket.id] = self._apart[ticket.id] = ticket
@@ -279,6 +390,7 @@ class Dispatcher:
 
     def _refuse(self, ticket_id: int, error: RefusedError) -> None:
         future = self._leave_queue(self.tickets[ticket_id])
+        self._note_refusal(error)
         if not future.done():
             future.set_exception(error)
 
@@ -333,7 +445,7 @@ class Dispatcher:
             return 5.0
         fleet = self._controller.state.fleet
         slots, period_s = max(int(fleet.batch_slots[fleet.active].sum()), 1), fleet.pace_s()[1]
-        mean_tokens = float(self._controller.state.lengths.survival[0].sum())
+        mean_tokens = self._mean_tokens(0)
         return min(max(math.ceil(len(self._waiting) * mean_tokens * period_s / slots), 1.0), 60.0)
 
     # --- decisions --------------------------------------------------------------------------------------------------
@@ -343,10 +455,6 @@ class Dispatcher:
         if self._controller is None or not self._waiting:
             return
         now_s, fleet = self.clock(), self._controller.state.fleet
-        for worker in self.workers.values():
-            slots = worker.slots_believed(now_s)
-            if slots != fleet.batch_slots[worker.device] or worker.kv_tokens != fleet.kv_tokens[worker.device]:
-                self._controller.device_resized(worker.device, slots, worker.kv_tokens)
         self._send_again()
         self._update_prices(now_s)
         if self._controller.dispatches_on_arrival:
@@ -355,9 +463,13 @@ class Dispatcher:
             ready = [g for g in fleet.accepting() if fleet.open_leases[g] < fleet.batch_slots[g]]
         if not ready or not len(self._controller.state.queue):
             return
-        self._release(self._controller.decide(now_s, ready))
-
-    def _release(self, decision: Decision) -> None:
+        explained = self.log.explain(now_s, self._controller, ready)
+        before_s = time.perf_counter()
+        decision = self._controller.decide(now_s, ready)
+        self.held = {str(reason): count for reason, count in decision.held.items()}
+        self.metrics.decided(time.perf_counter() - before_s, self.held)
+        names = {device: worker.name for device, worker in self._by_device.items()}
+        self.log.decided(now_s, decision, explained, self.tickets, names)
         for assignment in decision.assignments:
             self._send(self.tickets[assignment.request_id], self._by_device[assignment.device])
 
@@ -366,6 +478,8 @@ class Dispatcher:
         self.controller.started(ticket.id, prefilled=False)
         ticket.worker, ticket.released_s = worker, self.clock()
         ticket.attempts.append(worker.name)
+        self.totals.released += 1
+        self.metrics.released(worker.name, ticket.released_s - ticket.arrival_s)
         future = self._waiting.pop(ticket.id)
         if future.done():  # the client has just left
             self._end(ticket)
@@ -410,9 +524,11 @@ class Dispatcher:
             return
         frozen = self.controller.state.frozen()
         self._update = self._loop.run_in_executor(self._threads, self.controller.update, now_s, frozen)
-        self._update.add_done_callback(_report)
+        self._update.add_done_callback(partial(self._updated, time.perf_counter()))
 
-
-def _report(update: asyncio.Future[None]) -> None:
-    if not update.cancelled() and update.exception() is not None:
-        log.error("price update failed: %r", update.exception())
+    def _updated(self, began_s: float, update: asyncio.Future[None]) -> None:
+        if update.cancelled():
+            return
+        if update.exception() is not None:
+            log.error("price update failed: %r", update.exception())
+        self.metrics.prices_updated(time.perf_counter() - began_s)

@@ -43,7 +43,7 @@ class Job:
 
     `prompt_bytes` are bytes of prompt text, from which tokens are estimated; `prompt_tokens` is their number where
     the body has token ids. `choices` is the body's `n`. SLOs and the `deadline_s`, the longest wait in the router,
-    count from the arrival, in seconds.
+    count from the arrival, in seconds. `request_id` is what the client knows it by.
     """
 
     model: str
@@ -56,6 +56,7 @@ class Job:
     e2e_slo_s: float = math.inf
     tenant: str = ""
     deadline_s: float = math.inf
+    request_id: str = ""
 
 
 @dataclass(slots=True, eq=False)

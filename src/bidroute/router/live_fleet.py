@@ -1,0 +1,355 @@
+"""The router's fleet while it runs: workers are found out about, watched, and changed by an operator."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import asdict
+from typing import Any
+
+import aiohttp
+import msgspec
+import numpy as np
+
+from bidroute import __version__
+from bidroute.core.objective import PRESETS, parse_objective
+from bidroute.errors import ConfigError
+from bidroute.policies import PolicySettings, build_policy, policy_names
+from bidroute.policies.bid_price import BidPrice
+from bidroute.router.breaker import BreakerState
+from bidroute.router.discovery import Capacity, SlotEstimate, UnreachableError, discover
+from bidroute.router.dispatcher import Dispatcher
+from bidroute.router.fleet_admin import NoSuchError, worker_name
+from bidroute.router.readings import Reading, progress_between
+from bidroute.router.scraper import Scraper, ScraperSettings, open_session
+from bidroute.router.settings import RouterSettings, WorkerSettings, checked
+from bidroute.router.state import (
+    DecisionState,
+    QueueState,
+    RequestExplanation,
+    RouterState,
+    TotalsState,
+    WorkerState,
+    count_waits,
+    device_prices,
+)
+from bidroute.router.tickets import Ticket
+from bidroute.router.workers import Worker
+
+log = logging.getLogger("bidroute.router")
+
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.5, 10.0  # between attempts to reach a worker that has not answered yet
+DEFAULT_KV_PER_SLOT = 2_048  # tokens, where a worker does not tell its KV
+PACE_TOKENS = 8  # a reading of the token gap counts as so many iterations
+GONE_POLL_S = 0.1  # between looks at whether a worker to be removed has finished
+
+
+class LiveFleet:
+    """Workers come, are watched, and go; the admin API and the watched file act through here (`FleetAdmin`).
+
+    `start` first, on the running loop. A worker joins as soon as it answers; until then it is asked again.
+    """
+
+    def __init__(self, settings: RouterSettings, dispatcher: Dispatcher) -> None:
+        self.settings = settings
+        self.dispatcher = dispatcher
+        self._joining: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._readings: dict[str, tuple[Reading, float]] = {}
+        self._foreign: dict[str, tuple[int, int]] = {}  # requests and KV of others, as the last reading showed
+        self._estimates: dict[str, SlotEstimate] = {}
+        self._objective = parse_objective(settings.objective)
+        self._objective_text = settings.objective
+        self._policy_name = settings.policy
+        self._started_s = dispatcher.clock()
+
+    async def start(self) -> None:
+        """Begin to look for the workers of the settings."""
+        self._session: aiohttp.ClientSession = open_session()
+        rate = ScraperSettings(rate_hz=1.0 / self.settings.scrape_s)
+        self._scraper = Scraper(self._session, self.on_reading, self.on_failure, rate)
+        for worker in self.settings.workers:
+            self._join(worker)
+
+    async def stop(self) -> None:
+        """Look no more."""
+        for task in [*self._joining.values(), *self._tasks]:
+            task.cancel()
+        await asyncio.gather(*self._joining.values(), *self._tasks, return_exceptions=True)
+        await self._scraper.close()
+        await self._session.close()
+
+    # --- joining --------------------------------------------------------------------------------------------------
+
+    def _join(self, settings: WorkerSettings) -> None:
+        self._joining[settings.name] = asyncio.create_task(self._until_joined(settings))
+
+    async def _until_joined(self, settings: WorkerSettings) -> None:
+        headers = {"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
+        worker, pause_s = Worker(settings.name, settings.url, headers), FIRST_RETRY_S
+        while True:
+            try:
+                capacity = await discover(self._session, worker)
+                break
+            except UnreachableError as problem:
+                if pause_s == FIRST_RETRY_S:
+                    log.warning("%s", problem)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2.0 * pause_s, LONGEST_RETRY_S)
+        self._equip(worker, settings, capacity)
+        await self._see_what_runs(worker)
+        self.dispatcher.add_worker(worker)
+        del self._joining[settings.name]
+        self._scraper.watch(worker)
+        log.info(
+            "worker %s: %d slots, %d KV tokens in blocks of %d",
+            worker.name,
+            worker.batch_slots,
+            worker.kv_tokens,
+            worker.block_size,
+        )
+
+    def _equip(self, worker: Worker, settings: WorkerSettings, capacity: Capacity) -> None:
+        worker.kind, worker.models = capacity.kind, capacity.models
+        slots = settings.batch_slots or capacity.batch_slots
+        if slots is None:
+            estimate = self._estimates[worker.name] = SlotEstimate()
+            slots = estimate.slots
+            log.warning(
+                "worker %s does not tell its batch slots; believing %d until it is seen full", worker.name, slots
+            )
+        kv_tokens = settings.kv_tokens or capacity.kv_tokens
+        if kv_tokens is None:
+            kv_tokens = DEFAULT_KV_PER_SLOT * slots
+            log.warning("worker %s does not tell its KV; believing %d tokens; set kv_tokens", worker.name, kv_tokens)
+        worker.batch_slots, worker.kv_tokens = slots, kv_tokens
+        worker.block_size = min(settings.block_size or capacity.block_size or 1, kv_tokens)
+
+    async def _see_what_runs(self, worker: Worker) -> None:
+        """What runs there already is not ours, after a restart of the router too: do not overfill the worker."""
+        try:
+            reading = await self._scraper.read(worker)
+        except Exception as problem:  # whatever it is, the scraper will meet it again and say so
+            log.debug("worker %s: no first reading: %r", worker.name, problem)
+            return
+        worker.foreign_slots = (reading.running or 0) + (reading.waiting or 0)
+        worker.foreign_kv_tokens = int((reading.kv_usage or 0.0) * worker.kv_tokens)
+
+    # --- watching ---------------------------------------------------------------------------------------------------
+
+    def on_reading(self, worker: Worker, reading: Reading, now_s: float) -> None:
+        """A worker's metrics were read: correct what is believed of it."""
+        if self.dispatcher.workers.get(worker.name) is not worker:
+            return
+        before = self._readings.get(worker.name)
+        self._readings[worker.name] = reading, now_s
+        worker.engine_waiting = reading.waiting or 0
+        self.dispatcher.worker_alive(worker)
+        if before is not None:
+            self._follow_progress(worker, before[0], reading, now_s - before[1])
+        self._see_others(worker, reading)
+        estimate = self._estimates.get(worker.name)
+        if estimate is not None and estimate.observe(reading) != worker.batch_slots:
+            log.info("worker %s: %d slots, as seen", worker.name, estimate.slots)
+            self.dispatcher.resize_worker(worker.name, estimate.slots, worker.kv_tokens)
+
+    def on_failure(self, worker: Worker, reason: str) -> None:
+        """A reading failed. A slow page is not death: only a worker that cannot be reached is taken out."""
+        self.dispatcher.metrics.scrape_failed(worker.name)
+        if self.dispatcher.workers.get(worker.name) is worker and "refused" in reason.lower():
+            self.dispatcher.worker_dead(worker, reason)
+
+    def _follow_progress(self, worker: Worker, before: Reading, now: Reading, duration_s: float) -> None:
+        progress = progress_between(before, now, duration_s)
+        if progress is None:  # it was started anew
+            self._readings.pop(worker.name)
+            return
+        worker.output_tokens_per_s = progress.output_tokens_per_s or 0.0
+        if progress.preemptions:
+            worker.preempted(self.dispatcher.clock(), progress.preemptions)
+            self.dispatcher.metrics.preempted(worker.name, progress.preemptions)
+        if progress.token_gap_s:
+            fleet = self.dispatcher.controller.state.fleet
+            fleet.observe_pace(worker.device, PACE_TOKENS, PACE_TOKENS * progress.token_gap_s)
+
+    def _see_others(self, worker: Worker, reading: Reading) -> None:
+        """What the engine holds beyond our leases belongs to others; two readings must agree, since one may be late."""
+        fleet = self.dispatcher.controller.state.fleet
+        leases = int(fleet.open_leases[worker.device])
+        held = int(fleet.kv_tokens_used[worker.device] + fleet.kv_tokens_pending[worker.device])
+        slack = 2 * worker.block_size * leases
+        running = max((reading.running or 0) + (reading.waiting or 0) - leases, 0)
+        tokens = max(int((reading.kv_usage or 0.0) * worker.kv_tokens) - held - slack, 0) if running else 0
+        last = self._foreign.get(worker.name, (0, 0))
+        self._foreign[worker.name] = running, tokens
+        worker.foreign_slots, worker.foreign_kv_tokens = min(running, last[0]), min(tokens, last[1])
+
+    # --- the operator's side (FleetAdmin) -------------------------------------------------------------------------------
+
+    async def add_worker(self, settings: dict[str, Any]) -> str:
+        """See `FleetAdmin`."""
+        known = {key: value for key, value in settings.items() if key != "drain"}
+        try:
+            parsed = msgspec.convert(known, WorkerSettings)
+        except msgspec.ValidationError as problem:
+            raise ConfigError(f"worker {worker_name(settings)}: {problem}".replace("`", "").replace("$.", "")) from None
+        (parsed,) = checked(RouterSettings(workers=[parsed])).workers
+        old = self.dispatcher.workers.get(parsed.name)
+        if parsed.name in self._joining or (old is not None and not old.draining):
+            raise ConfigError(f"worker {parsed.name!r} is in the fleet already; choose another name")
+        if old is not None:
+            self.dispatcher.rename_worker(old, f"{old.name} (leaving {self.dispatcher.clock():.3f})")
+        self._join(parsed)
+        return parsed.name
+
+    async def drain_worker(self, name: str) -> None:
+        """See `FleetAdmin`."""
+        self.dispatcher.drain_worker(self._known(name).name)
+
+    async def remove_worker(self, name: str, *, now: bool = False) -> None:
+        """See `FleetAdmin`."""
+        if name in self._joining:
+            self._joining.pop(name).cancel()
+            return
+        worker = self._known(name)
+        self.dispatcher.drain_worker(name)
+        if now:
+            self._forget(worker)
+        else:
+            self._spawn(self._remove_when_idle(worker))
+
+    async def _remove_when_idle(self, worker: Worker) -> None:
+        while self.dispatcher.controller.state.fleet.open_leases[worker.device]:
+            await asyncio.sleep(GONE_POLL_S)
+        if self.dispatcher.workers.get(worker.name) is worker:
+            self._forget(worker)
+
+    def _forget(self, worker: Worker) -> None:
+        self.dispatcher.remove_worker(worker.name)
+        self._scraper.forget(worker)
+        self._readings.pop(worker.name, None)
+        self._foreign.pop(worker.name, None)
+        self._estimates.pop(worker.name, None)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def resize_worker(self, name: str, batch_slots: int | None, kv_tokens: int | None) -> None:
+        """See `FleetAdmin`."""
+        worker = self._known(name)
+        for what, value in (("batch_slots", batch_slots), ("kv_tokens", kv_tokens)):
+            if value is not None and value < 1:
+                raise ConfigError(f"worker {name}: {what}={value}; expected 1 or more")
+        if batch_slots is not None:
+            self._estimates.pop(name, None)
+        self.dispatcher.resize_worker(name, batch_slots or worker.batch_slots, kv_tokens or worker.kv_tokens)
+
+    async def set_objective(self, text: str) -> None:
+        """See `FleetAdmin`."""
+        self._objective, self._objective_text = parse_objective(text), text
+        policy = self.dispatcher.policy
+        if isinstance(policy, BidPrice):
+            policy.objective = self._objective
+
+    async def set_policy(self, name: str) -> None:
+        """See `FleetAdmin`."""
+        policy = build_policy(name, PolicySettings(self.settings.seed, self._objective_text))
+        self._policy_name = name
+        self.dispatcher.set_policy(policy)
+
+    def _known(self, name: str) -> Worker:
+        try:
+            return self.dispatcher.workers[name]
+        except KeyError:
+            there = ", ".join(self.dispatcher.workers) or "none"
+            raise NoSuchError(f"worker {name!r} is unknown; there are: {there}") from None
+
+    # --- what it looks like now -----------------------------------------------------------------------------------------
+
+    def state(self) -> RouterState:
+        """See `FleetAdmin`."""
+        dispatcher, now_s = self.dispatcher, self.dispatcher.clock()
+        prices = dispatcher.policy.prices()
+        workers = [self._worker_state(worker, prices) for worker in dispatcher.workers.values()]
+        joining = [WorkerState(name, "", status="joining") for name in self._joining]
+        totals = {name: getattr(dispatcher.totals, name) for name in dispatcher.totals.__slots__}
+        return RouterState(
+            uptime_s=now_s - self._started_s,
+            policy=self._policy_name,
+            objective=asdict(self._objective),
+            workers=workers + joining,
+            queue=self._queue_state(now_s),
+            decisions=list(dispatcher.log.recent),
+            totals=TotalsState(
+                **totals,
+                preemptions=sum(worker.preemptions for worker in dispatcher.workers.values()),
+                output_tokens_per_s=sum(worker.output_tokens_per_s for worker in dispatcher.workers.values()),
+            ),
+            edges_periods=prices.edges_periods.tolist() if prices is not None else [],
+            policies=policy_names(),
+            presets=list(PRESETS),
+            version=__version__,
+        )
+
+    def _queue_state(self, now_s: float) -> QueueState:
+        dispatcher = self.dispatcher
+        waits = np.array([now_s - ticket.arrival_s for ticket in dispatcher.waiting()])
+        return QueueState(
+            waiting=len(waits),
+            limit=self.settings.max_waiting,
+            oldest_wait_s=float(waits.max(initial=0.0)),
+            waits=count_waits(waits),
+            held=dispatcher.held if len(waits) else {},
+        )
+
+    def _worker_state(self, worker: Worker, prices: Any) -> WorkerState:
+        fleet, g = self.dispatcher.controller.state.fleet, worker.device
+        slots, kv_tokens = int(fleet.batch_slots[g]), int(fleet.kv_tokens[g])
+        slot_price, kv_price = device_prices(prices, g, slots, kv_tokens)
+        leases = int(fleet.open_leases[g])
+        ready = "down" if worker.breaker.state is BreakerState.OPEN else "ready"
+        return WorkerState(
+            name=worker.name,
+            url=worker.url,
+            status="draining" if worker.draining else ready,
+            breaker=worker.breaker.state.value,
+            kind=worker.kind,
+            models=sorted(worker.models or ()),
+            leases=leases,
+            slots_used=leases,
+            slots_total=slots,
+            kv_used=float(fleet.kv_tokens_used[g] + fleet.kv_tokens_pending[g]),
+            kv_total=kv_tokens,
+            period_s=float(fleet.period_s[g]),
+            engine_waiting=worker.engine_waiting,
+            preemptions=worker.preemptions,
+            output_tokens_per_s=worker.output_tokens_per_s,
+            slot_price=slot_price,
+            kv_price=kv_price,
+        )
+
+    def explain(self, request_id: str) -> RequestExplanation:
+        """See `FleetAdmin`."""
+        dispatcher = self.dispatcher
+        decisions = dispatcher.log.of(request_id)
+        ticket = next((t for t in dispatcher.tickets.values() if request_id in (t.job.request_id, str(t.id))), None)
+        if ticket is None:
+            if not decisions:
+                raise NoSuchError(f"request {request_id!r} is unknown, or too long gone to be remembered")
+            return RequestExplanation(request_id, "ended", [one.worker for one in decisions], decisions)
+        if ticket.worker is not None:
+            return RequestExplanation(request_id, "running", list(ticket.attempts), decisions)
+        return RequestExplanation(request_id, "waiting", list(ticket.attempts), [*decisions, *self._held(ticket)])
+
+    def _held(self, ticket: Ticket) -> list[DecisionState]:
+        """What the policy thinks now of one that waits."""
+        dispatcher, now_s = self.dispatcher, self.dispatcher.clock()
+        state = dispatcher.controller.state
+        if ticket.id not in state.queue:
+            return []
+        names = {worker.device: worker.name for worker in dispatcher.workers.values()}
+        explained = dispatcher.policy.explain(now_s, state, state.fleet.accepting(), [ticket.id])
+        return [dispatcher.log.held(now_s, one, ticket, names.get(one.device, "?"), []) for one in explained]
