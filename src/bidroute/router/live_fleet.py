@@ -185,7 +185,7 @@ class LiveFleet:
         self._foreign[worker.name] = running, tokens
         worker.foreign_slots, worker.foreign_kv_tokens = min(running, last[0]), min(tokens, last[1])
 
-    # --- the operator's side (FleetAdmin) -------------------------------------------------------------------------------
+    # --- the operator's side (FleetAdmin) ---------------------------------------------------------------------------
 
     async def add_worker(self, settings: dict[str, Any]) -> str:
         """See `FleetAdmin`."""
@@ -267,7 +267,7 @@ class LiveFleet:
             there = ", ".join(self.dispatcher.workers) or "none"
             raise NoSuchError(f"worker {name!r} is unknown; there are: {there}") from None
 
-    # --- what it looks like now -----------------------------------------------------------------------------------------
+    # --- what it looks like now -------------------------------------------------------------------------------------
 
     def state(self) -> RouterState:
         """See `FleetAdmin`."""
