@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from aiohttp import web
+from multidict import CIMultiDictProxy
 
 from bidroute.router.http_settings import HttpSettings
 from bidroute.router.serve import Listener
@@ -101,7 +102,7 @@ class FakeWorker:
         self.behave = behave
         self.name = name
         self.bodies: list[bytes] = []
-        self.headers: list[dict[str, str]] = []
+        self.headers: list[CIMultiDictProxy[str]] = []
         self.cut_off = asyncio.Event()
         self.worker = Worker(name, "http://127.0.0.1:1")
 
@@ -122,7 +123,7 @@ class FakeWorker:
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
         self.bodies.append(await request.read())
-        self.headers.append(dict(request.headers))
+        self.headers.append(request.headers)
         try:
             return await self.behave(request)
         except asyncio.CancelledError:

@@ -72,19 +72,22 @@ async def test_events_come_as_they_are_made() -> None:
         async with session.post(routed.url + "/v1/completions", json=STREAM) as answer:
             assert await answer.content.readany() == chunk("a")
             first_s = loop.time()
-            assert await answer.content.readany() == chunk("b") + DONE or True
+            assert await answer.content.readany()
             assert loop.time() - first_s > 0.1
         assert routed.dispatcher.tickets[0].output_tokens == 2
 
 
 async def test_a_clients_fault_is_passed_on() -> None:
     error = {"error": {"message": "too long", "type": "BadRequestError", "code": 400}}
-    async with FakeWorker(answers(error, 400)).running() as one, FakeWorker(answers(COMPLETION), "b").running() as two:
-        async with router(one, two) as routed:
-            status, body, headers = await post(routed, WHOLE)
-            assert (status, json.loads(body)) == (400, error)
-            assert headers["x-bidroute-worker"] == "a"
-            assert routed.dispatcher.ends == [("failed", Failure.CLIENT)]
+    async with (
+        FakeWorker(answers(error, 400)).running() as one,
+        FakeWorker(answers(COMPLETION), "b").running() as two,
+        router(one, two) as routed,
+    ):
+        status, body, headers = await post(routed, WHOLE)
+        assert (status, json.loads(body)) == (400, error)
+        assert headers["x-bidroute-worker"] == "a"
+        assert routed.dispatcher.ends == [("failed", Failure.CLIENT)]
 
 
 @pytest.mark.parametrize(("status", "failure"), [(429, Failure.BACK_PRESSURE), (503, Failure.BACK_PRESSURE)])
@@ -103,19 +106,25 @@ async def test_back_pressure_goes_elsewhere(status: int, failure: Failure, body:
 
 @pytest.mark.parametrize("behave", [answers({}, 500), answers({}, 302), streams(ConnectionError), streams(0.6)])
 async def test_a_fault_before_the_first_byte_goes_elsewhere(behave: Any) -> None:
-    async with FakeWorker(behave).running() as one, FakeWorker(streams(chunk("a"), DONE), "b").running() as two:
-        async with router(one, two, first_byte_timeout_s=0.2) as routed:
-            code, body, headers = await post(routed, STREAM)
-            assert (code, body, headers["x-bidroute-worker"]) == (200, chunk("a") + DONE, "b")
-            assert routed.dispatcher.ends[0][1] in (Failure.FAULT, Failure.STALLED)
-            assert routed.dispatcher.ends[1][0] == "finished"
+    async with (
+        FakeWorker(behave).running() as one,
+        FakeWorker(streams(chunk("a"), DONE), "b").running() as two,
+        router(one, two, first_byte_timeout_s=0.2) as routed,
+    ):
+        code, body, headers = await post(routed, STREAM)
+        assert (code, body, headers["x-bidroute-worker"]) == (200, chunk("a") + DONE, "b")
+        assert routed.dispatcher.ends[0][1] in (Failure.FAULT, Failure.STALLED)
+        assert routed.dispatcher.ends[1][0] == "finished"
 
 
 async def test_an_error_in_the_stream_before_any_output_goes_elsewhere() -> None:
     error = b'data: {"error":{"message":"engine died","code":500}}\n\n'
-    async with FakeWorker(streams(error, DONE)).running() as one:
-        async with FakeWorker(streams(chunk("a"), DONE), "b").running() as two, router(one, two) as routed:
-            assert (await post(routed, STREAM))[1] == chunk("a") + DONE
+    async with (
+        FakeWorker(streams(error, DONE)).running() as one,
+        FakeWorker(streams(chunk("a"), DONE), "b").running() as two,
+        router(one, two) as routed,
+    ):
+        assert (await post(routed, STREAM))[1] == chunk("a") + DONE
 
 
 async def test_no_worker_there() -> None:
@@ -136,14 +145,17 @@ async def test_the_last_workers_own_error_is_shown() -> None:
 @pytest.mark.parametrize("cut", [chunk("b")[:-10], b""])
 async def test_death_in_mid_stream_is_an_error_event(cut: bytes) -> None:
     behave = streams(chunk("a"), 0.05, cut, ConnectionError)
-    async with FakeWorker(behave).running() as worker, FakeWorker(answers(COMPLETION)).running() as spare:
-        async with router(worker, spare) as routed:
-            status, body, _ = await post(routed, STREAM)
-            events = body.split(b"\n\n")
-            assert (status, events[0] + b"\n\n", events[2:]) == (200, chunk("a"), [b""])
-            assert json.loads(events[1].removeprefix(b"data: "))["error"]["code"] == "worker_failed"
-            assert routed.dispatcher.ends == [("failed", Failure.FAULT)]
-            assert not spare.bodies
+    async with (
+        FakeWorker(behave).running() as worker,
+        FakeWorker(answers(COMPLETION)).running() as spare,
+        router(worker, spare) as routed,
+    ):
+        status, body, _ = await post(routed, STREAM)
+        events = body.split(b"\n\n")
+        assert (status, events[0] + b"\n\n", events[2:]) == (200, chunk("a"), [b""])
+        assert json.loads(events[1].removeprefix(b"data: "))["error"]["code"] == "worker_failed"
+        assert routed.dispatcher.ends == [("failed", Failure.FAULT)]
+        assert not spare.bodies
 
 
 async def test_an_error_event_in_mid_stream_is_passed_on_and_ends_it() -> None:
@@ -154,28 +166,35 @@ async def test_an_error_event_in_mid_stream_is_passed_on_and_ends_it() -> None:
 
 
 async def test_a_stalled_stream_ends_in_an_error_event() -> None:
-    async with FakeWorker(streams(chunk("a"), 3.0)).running() as worker:
-        async with router(worker, stall_timeout_s=0.2) as routed:
-            _, body, _ = await post(routed, STREAM)
-            assert body.startswith(chunk("a"))
-            assert b"worker_stalled" in body
-            assert routed.dispatcher.ends == [("failed", Failure.STALLED)]
-            await asyncio.wait_for(worker.cut_off.wait(), 1)
+    async with (
+        FakeWorker(streams(chunk("a"), 3.0)).running() as worker,
+        router(worker, stall_timeout_s=0.2) as routed,
+    ):
+        _, body, _ = await post(routed, STREAM)
+        assert body.startswith(chunk("a"))
+        assert b"worker_stalled" in body
+        assert routed.dispatcher.ends == [("failed", Failure.STALLED)]
+        await asyncio.wait_for(worker.cut_off.wait(), 1)
 
 
 async def test_a_long_prefill_is_not_death() -> None:
-    async with FakeWorker(streams(0.5, chunk("a"), DONE)).running() as worker:
-        async with router(worker, stall_timeout_s=0.1) as routed:
-            assert (await post(routed, STREAM))[1] == chunk("a") + DONE
+    async with (
+        FakeWorker(streams(0.5, chunk("a"), DONE)).running() as worker,
+        router(worker, stall_timeout_s=0.1) as routed,
+    ):
+        assert (await post(routed, STREAM))[1] == chunk("a") + DONE
 
 
 async def test_a_client_that_leaves_cancels_its_worker() -> None:
-    async with FakeWorker(streams(chunk("a"), 5.0)).running() as worker, router(worker) as routed:
-        async with aiohttp.ClientSession() as session:
-            answer = await session.post(routed.url + "/v1/completions", json=STREAM)
-            await answer.content.readany()
-            answer.close()
-            await asyncio.wait_for(worker.cut_off.wait(), 1)
+    async with (
+        FakeWorker(streams(chunk("a"), 5.0)).running() as worker,
+        router(worker) as routed,
+        aiohttp.ClientSession() as session,
+    ):
+        answer = await session.post(routed.url + "/v1/completions", json=STREAM)
+        await answer.content.readany()
+        answer.close()
+        await asyncio.wait_for(worker.cut_off.wait(), 1)
         await routed.dispatcher.settled()
         assert routed.dispatcher.ends == [("cancelled",)]
 
@@ -200,13 +219,16 @@ async def test_a_client_that_leaves_before_any_answer(queued: bool) -> None:
 
 
 async def test_a_client_that_leaves_at_done_was_served() -> None:
-    async with FakeWorker(streams(chunk("a"), USAGE_EVENT, DONE, 1.0)).running() as worker, router(worker) as routed:
-        async with aiohttp.ClientSession() as session:
-            answer = await session.post(routed.url + "/v1/completions", json=STREAM)
-            async with asyncio.timeout(1):
-                while DONE not in await answer.content.readany():
-                    pass
-            answer.close()
+    async with (
+        FakeWorker(streams(chunk("a"), USAGE_EVENT, DONE, 1.0)).running() as worker,
+        router(worker) as routed,
+        aiohttp.ClientSession() as session,
+    ):
+        answer = await session.post(routed.url + "/v1/completions", json=STREAM)
+        async with asyncio.timeout(1):
+            while DONE not in await answer.content.readany():
+                pass
+        answer.close()
         assert routed.dispatcher.ends == [("finished", 7, 5)]
 
 
@@ -240,12 +262,14 @@ async def test_a_refusal_says_why_and_when_to_come_back(later: bool) -> None:
 async def test_trusted_hints_reach_the_job_and_others_do_not() -> None:
     hints = {"x-llm-d-slo-ttft-ms": "500", "x-llm-d-slo-tpot-ms": "20", "x-llm-d-inference-fairness-id": "team"}
     body = WHOLE | {"max_tokens": 100, "priority": 3}
-    async with FakeWorker(answers(COMPLETION)).running() as worker:
-        async with router(worker) as routed:
-            await post(routed, body, headers=hints | {"x-request-deadline-ms": "0.0"})
-            job = routed.dispatcher.tickets[0].job
-            assert (job.priority, job.ttft_slo_s, job.tenant, job.max_tokens) == (0.0, float("inf"), "", 100)
-            assert worker.headers[0]["x-llm-d-slo-ttft-ms"] == "500"
+    async with (
+        FakeWorker(answers(COMPLETION)).running() as worker,
+        router(worker) as routed,
+    ):
+        await post(routed, body, headers=hints | {"x-request-deadline-ms": "0.0"})
+        job = routed.dispatcher.tickets[0].job
+        assert (job.priority, job.ttft_slo_s, job.tenant, job.max_tokens) == (0.0, float("inf"), "", 100)
+        assert worker.headers[0]["x-llm-d-slo-ttft-ms"] == "500"
         async with router(worker, trusted_hints=(*hints, "priority", "x-request-deadline-ms")) as routed:
             await post(routed, body, headers=hints | {"x-request-deadline-ms": "1500"})
             job = routed.dispatcher.tickets[0].job
