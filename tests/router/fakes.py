@@ -22,7 +22,7 @@ class FakeDispatcher:
     """Releases at once (or when `gate` opens), to the first worker not tried yet; records what it is told."""
 
     def __init__(self, workers: Sequence[Worker]) -> None:
-        self.workers = list(workers)
+        self.workers = {worker.name: worker for worker in workers}
         self.gate = asyncio.Event()
         self.gate.set()
         self.refusal: RefusedError | None = None
@@ -35,7 +35,7 @@ class FakeDispatcher:
     def least_busy(self, model: str) -> Worker:
         if not self.workers:
             raise RefusedError(503, "no_workers", "no worker is in service", 2.0)
-        return self.workers[0]
+        return next(iter(self.workers.values()))
 
     def submit(self, job: Job) -> Ticket:
         if self.refusal is not None:
@@ -54,8 +54,8 @@ class FakeDispatcher:
         if self.refusal_later is not None:
             self.open.remove(ticket.id)
             raise self.refusal_later
-        fresh = [worker for worker in self.workers if worker.name not in ticket.attempts]
-        ticket.worker = (fresh or self.workers)[0]
+        fresh = [worker for worker in self.workers.values() if worker.name not in ticket.attempts]
+        ticket.worker = (fresh or list(self.workers.values()))[0]
         ticket.attempts.append(ticket.worker.name)
         return ticket.worker
 

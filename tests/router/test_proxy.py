@@ -147,7 +147,7 @@ async def test_death_in_mid_stream_is_an_error_event(cut: bytes) -> None:
     behave = streams(chunk("a"), 0.05, cut, ConnectionError)
     async with (
         FakeWorker(behave).running() as worker,
-        FakeWorker(answers(COMPLETION)).running() as spare,
+        FakeWorker(answers(COMPLETION), "b").running() as spare,
         router(worker, spare) as routed,
     ):
         status, body, _ = await post(routed, STREAM)

@@ -239,20 +239,20 @@ async def test_a_connection_serves_many_requests_in_order() -> None:
 
 
 async def test_draining_lets_requests_end_and_takes_no_more() -> None:
-    async with FakeWorker(streams(chunk("a"), 0.4, DONE)).running() as worker, router(worker) as routed:
-        async with aiohttp.ClientSession() as session:
-            assert (await call(routed, "GET", "/health"))[0] == 200
-            answer = await session.post(routed.url + "/v1/completions", json={"prompt": "x", "stream": True})
-            reader, writer = await asyncio.open_connection("127.0.0.1", routed.listener.port)
-            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-            await reader.readuntil(b"}")
-            draining = asyncio.ensure_future(routed.listener.drain())
-            await asyncio.sleep(0.05)
-            writer.write(b"GET /ready HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert b"503" in await reader.readuntil(b"\r\n")
-            writer.close()
-            assert DONE in await answer.read()
-            assert await draining
+    behave = streams(chunk("a"), 0.4, DONE)
+    async with FakeWorker(behave).running() as worker, router(worker) as routed, aiohttp.ClientSession() as session:
+        assert (await call(routed, "GET", "/health"))[0] == 200
+        answer = await session.post(routed.url + "/v1/completions", json={"prompt": "x", "stream": True})
+        reader, writer = await asyncio.open_connection("127.0.0.1", routed.listener.port)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"}")
+        draining = asyncio.ensure_future(routed.listener.drain())
+        await asyncio.sleep(0.05)
+        writer.write(b"GET /ready HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"503" in await reader.readuntil(b"\r\n")
+        writer.close()
+        assert DONE in await answer.read()
+        assert await draining
     assert routed.dispatcher.ends == [("finished", None, None)]
 
 

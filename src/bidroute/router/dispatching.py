@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 from bidroute.router.tickets import Failure, Job, Ticket
@@ -17,8 +17,8 @@ class Dispatching(Protocol):
     """
 
     @property
-    def workers(self) -> Sequence[Worker]:
-        """The workers in service."""
+    def workers(self) -> Mapping[str, Worker]:
+        """The workers in service, by name."""
         ...
 
     def least_busy(self, model: str) -> Worker:

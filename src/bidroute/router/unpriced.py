@@ -59,7 +59,7 @@ class Unpriced:
         """The models of all workers, each once; workers that do not answer in time are left out."""
         now_s = asyncio.get_running_loop().time()
         if self._models is None or now_s - self._models[0] > _MODELS_KEPT_S:
-            lists = await asyncio.gather(*(self._models_of(worker) for worker in self._dispatcher.workers))
+            lists = await asyncio.gather(*(self._models_of(worker) for worker in self._dispatcher.workers.values()))
             merged = {str(model.get("id")): model for models in reversed(lists) for model in models}
             self._models = (now_s, list(merged.values()))
         return self._models[1]
