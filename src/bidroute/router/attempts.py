@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from multidict import CIMultiDict
-
+from bidroute.router.answer import Answer
 from bidroute.router.openai_errors import error_body, error_event
 from bidroute.router.tickets import Failure
-
-_RETRY_AFTER_S = 1
 
 
 @dataclass(slots=True, eq=False)
 class AttemptError(Exception):
     """A worker did not serve the request: why, and what to tell the client if this was the last attempt.
 
-    `body` and `headers` are the worker's own answer where it gave one. `detail` is for logs: no text of a worker or a
+    `body` and `answer` are what the worker itself said, where it did. `detail` is for logs: no text of a worker or a
     client goes there.
     """
 
@@ -25,14 +22,14 @@ class AttemptError(Exception):
     status: int
     code: str = "worker_failed"
     body: bytes | None = None
-    headers: CIMultiDict[str] | None = None
+    answer: Answer | None = None
 
     @property
     def can_retry(self) -> bool:
         """Whether another worker may do better."""
         return self.failure is not Failure.CLIENT
 
-    def answer(self) -> bytes:
+    def text(self) -> bytes:
         """The body of an answer that says so."""
         return self.body if self.body is not None else error_body(self.status, self.detail, self.code)
 
@@ -64,15 +61,13 @@ def stalled(seconds: float) -> AttemptError:
     return AttemptError(Failure.STALLED, f"the worker made no progress for {seconds:g} s", 504, "worker_stalled")
 
 
-def refused(status: int, headers: CIMultiDict[str], body: bytes) -> AttemptError:
+def refused(answer: Answer, body: bytes) -> AttemptError:
     """A worker that answered with an error; should it be the last, the client gets it as it is."""
-    failure = kind_of(status)
-    detail = f"the worker answered with status {status}"
+    status = answer.status
+    failure, detail = kind_of(status), f"the worker answered with status {status}"
     if status < 400:  # a redirect, which no worker should send
         return AttemptError(failure, detail, 502)
-    if failure is Failure.BACK_PRESSURE:
-        headers.setdefault("Retry-After", str(_RETRY_AFTER_S))
-    return AttemptError(failure, detail, status, body=body, headers=headers)
+    return AttemptError(failure, detail, status, body=body, answer=answer)
 
 
 def failed_stream(status: int, payload: bytes) -> AttemptError:

@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from multidict import CIMultiDict, CIMultiDictProxy
+from multidict import CIMultiDict
 
 REQUEST_ID = "x-request-id"
 WORKER = "x-bidroute-worker"
 
-# They speak of one connection, not of the message (RFC 9110 section 7.6.1); the router frames each side anew.
-_HOP_BY_HOP = frozenset(
-    ("connection", "content-length", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection")
-) | {"te", "trailer", "transfer-encoding", "upgrade"}
-# Compressed answers could not be followed, so none are asked for.
-_NOT_TO_WORKERS = _HOP_BY_HOP | {"host", "expect", "accept-encoding"}
+# Framing and connection, which each hop settles for itself (RFC 9110 section 7.6.1); and what is set anew. Compressed
+# answers could not be followed, so none are asked for.
+_NOT_TO_WORKERS = frozenset(
+    (
+        b"connection",
+        b"content-length",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+    )
+) | {b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host", b"expect", b"accept-encoding", b"x-request-id"}
 _MAX_REQUEST_ID = 128
 
 
-def request_headers(
-    client: CIMultiDictProxy[str], worker: Mapping[str, str], request_id: str, keep_key: bool
-) -> CIMultiDict[str]:
-    """What goes to a worker: the client's headers, then the worker's own in place of those of the same name.
+def request_lines(
+    client: Sequence[tuple[bytes, bytes]], worker: Mapping[str, str], request_id: str, keep_key: bool
+) -> bytes:
+    """Header lines for a worker: the client's as they came, then the worker's own in place of those of the same name.
 
     Without `keep_key` the client's Authorization stays here: it is a key for this router.
     """
-    passed = _passing(client, _NOT_TO_WORKERS)
+    dropped = _NOT_TO_WORKERS
+    if worker:
+        dropped = dropped | {name.lower().encode() for name in worker}
     if not keep_key:
-        passed.popall("Authorization", None)
-    for name, value in worker.items():
-        passed[name] = value
-    passed[REQUEST_ID] = request_id
-    return passed
-
-
-def response_headers(worker: CIMultiDictProxy[str], worker_name: str, request_id: str) -> CIMultiDict[str]:
-    """What goes to the client: the worker's headers, the request's id and the worker's name."""
-    passed = _passing(worker, _HOP_BY_HOP)
-    passed[REQUEST_ID] = request_id
-    passed[WORKER] = worker_name
-    return passed
+        dropped = dropped | {b"authorization"}
+    lines, named = [], b""
+    for name, value in client:
+        lower = name.lower()
+        if lower not in dropped:
+            lines.append(b"%b: %b\r\n" % (name, value))
+        elif lower == b"connection":
+            named += b"," + value
+    if named:
+        tokens = {token.strip().lower() for token in named.split(b",")} - {b"keep-alive", b"close"}
+        if tokens:
+            lines = [line for line in lines if line.partition(b":")[0].lower() not in tokens]
+    lines += [f"{name}: {value}\r\n".encode() for name, value in worker.items()]
+    lines.append(f"{REQUEST_ID}: {request_id}\r\n".encode())
+    return b"".join(lines)
 
 
 def own_headers(request_id: str, worker_name: str | None = None) -> CIMultiDict[str]:
@@ -53,10 +63,3 @@ def own_headers(request_id: str, worker_name: str | None = None) -> CIMultiDict[
 def usable_request_id(given: str | None) -> bool:
     """Whether a client's request id may be used: short, printable ASCII, nothing that could break a log or a header."""
     return given is not None and 0 < len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable()
-
-
-def _passing(headers: CIMultiDictProxy[str], dropped: frozenset[str]) -> CIMultiDict[str]:
-    named = headers.getall("Connection", ())
-    if named:
-        dropped = dropped | {name.strip().lower() for value in named for name in value.split(",")}
-    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in dropped)

@@ -6,27 +6,32 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Protocol, cast
 
-import aiohttp
 import msgspec
 from aiohttp import web
 
-from bidroute.router.attempts import AttemptError, ClientGoneError, broken, failed_stream, refused, stalled
+from bidroute.router.answer import BadAnswerError
+from bidroute.router.attempts import AttemptError, ClientGoneError, broken, refused, stalled
 from bidroute.router.dispatching import Dispatching
-from bidroute.router.headers import own_headers, request_headers, response_headers
+from bidroute.router.exchange import Exchange, Follower
+from bidroute.router.headers import own_headers, request_lines
 from bidroute.router.hints import job_for
 from bidroute.router.http_settings import HttpSettings
 from bidroute.router.open_ticket import OpenTicket
 from bidroute.router.request_body import BodyFacts, asking_for_usage
 from bidroute.router.request_log import REQUESTS
-from bidroute.router.sse import SseScanner, Usage
-from bidroute.router.upstream import Upstream, error_answer
+from bidroute.router.sse import Usage
+from bidroute.router.tickets import Failure
+from bidroute.router.upstream import Call, Upstream
 from bidroute.router.watchdog import Watch, Watchdog
 from bidroute.router.workers import Worker
 
-_EVENT_STREAM = "text/event-stream"
-_NO_USAGE = Usage()
+
+class PausingConnection(Protocol):
+    """A client's connection, which says when its buffer is full and when there is room again."""
+
+    on_pause: Callable[[bool], None] | None
 
 
 class _Answer(msgspec.Struct):
@@ -34,40 +39,6 @@ class _Answer(msgspec.Struct):
 
 
 _decode_answer = msgspec.json.Decoder(_Answer, strict=False).decode
-
-
-class PassedStream(web.StreamResponse):
-    """A streamed answer; its headers wait for the first bytes and leave in one piece with them."""
-
-    _send_headers_immediately = False
-
-
-@dataclass(slots=True, eq=False)
-class Exchange:
-    """One client's request on its way. `response` is there once bytes may have gone to the client."""
-
-    request: web.BaseRequest
-    request_id: str
-    path: str
-    body: bytes
-    facts: BodyFacts
-    ticket: OpenTicket
-    arrived_s: float
-    hides_usage: bool
-    attempts: int = 0
-    status: int = 0
-    released_s: float = math.nan
-    started_s: float = math.nan
-    usage: Usage = _NO_USAGE
-    response: web.StreamResponse | None = None
-
-    def finished(self, usage: Usage | None) -> None:
-        """The worker said all there is to say."""
-        self.usage = usage or self.usage
-        prompt_tokens = self.usage.prompt_tokens
-        if prompt_tokens is not None:
-            prompt_tokens //= self.facts.batch
-        self.ticket.finished(prompt_tokens, self.usage.completion_tokens)
 
 
 class Proxy:
@@ -99,7 +70,7 @@ class Proxy:
         try:
             return await self._until_served(exchange)
         except ClientGoneError:
-            return exchange.response or web.Response(status=499)
+            return web.Response(status=499) if exchange.response is None else exchange.response
         finally:
             ticket.close()
             self._log(exchange)
@@ -115,103 +86,70 @@ class Proxy:
             except AttemptError as problem:
                 exchange.ticket.failed(problem.failure, problem.detail)
                 if exchange.response is not None:
-                    return await self._broken_off(exchange, exchange.response, problem)
+                    return self._broken_off(exchange, problem)
                 if not problem.can_retry or exchange.attempts >= self._settings.max_attempts:
                     return self._last_word(exchange, worker, problem)
                 exchange.ticket.retry()
 
     async def _attempt(self, exchange: Exchange, worker: Worker) -> web.StreamResponse:
         """Let this worker serve it. Raises AttemptError, and ClientGoneError."""
-        settings, streamed = self._settings, exchange.facts.stream
+        settings, request = self._settings, exchange.request
+        streamed = exchange.facts.stream
         patience_s = settings.first_byte_timeout_s if streamed else settings.answer_timeout_s
-        headers = request_headers(exchange.request.headers, worker.headers, exchange.request_id, not settings.api_keys)
-        watch: Watch | None = None
+        raw_headers = request._message.raw_headers
+        lines = request_lines(raw_headers, worker.headers, exchange.request_id, not settings.api_keys)
+        client = cast(PausingConnection, request.protocol)
+        watch = self._watchdog.watch(self._now() + patience_s)
+        follower = Follower(exchange, worker.name, watch, settings.stall_timeout_s)
+        call = Call(follower.received if streamed else None)
         try:
-            async with asyncio.timeout(None) as timer:
-                with self._watchdog.watch(self._now() + patience_s, timer) as watch:
-                    async with await self._upstream.send(
-                        "POST", worker, exchange.path, headers, exchange.body
-                    ) as answer:
-                        return await self._answered(exchange, worker, answer, watch)
-        except (aiohttp.ClientError, OSError) as problem:
-            if isinstance(problem, TimeoutError) and not isinstance(problem, aiohttp.ClientError):
-                raise self._silent(exchange, watch, patience_s) from None
+            async with asyncio.timeout(None) as watch.timer:
+                with watch:
+                    client.on_pause = lambda paused: follower.pause(call, paused)
+                    await self._upstream.run(call, "POST", worker, exchange.path, lines, exchange.body)
+        except TimeoutError:
+            raise self._silent(exchange, watch, patience_s) from None
+        except (OSError, EOFError, BadAnswerError) as problem:
             raise broken(problem) from None
+        finally:
+            client.on_pause = None
+        return follower.ended(call) or self._whole(exchange, worker, call)
 
-    def _silent(self, exchange: Exchange, watch: Watch | None, patience_s: float) -> Exception:
-        if watch is not None and watch.on_client:
+    def _silent(self, exchange: Exchange, watch: Watch, patience_s: float) -> Exception:
+        if watch.on_client:
             return ClientGoneError()
         return stalled(patience_s if math.isnan(exchange.started_s) else self._settings.stall_timeout_s)
 
-    async def _answered(
-        self, exchange: Exchange, worker: Worker, answer: aiohttp.ClientResponse, watch: Watch
-    ) -> web.StreamResponse:
-        headers = response_headers(answer.headers, worker.name, exchange.request_id)
-        if not 200 <= answer.status < 300:
-            raise refused(answer.status, headers, await error_answer(answer))
-        exchange.status = answer.status
-        if exchange.facts.stream and answer.headers.get("Content-Type", "").startswith(_EVENT_STREAM):
-            response = PassedStream(status=answer.status, reason=answer.reason, headers=headers)
-            await self._follow(exchange, answer, response, watch)
-            return response
-        body = await answer.read()
+    def _whole(self, exchange: Exchange, worker: Worker, call: Call) -> web.StreamResponse:
+        """An answer that came as a whole. Raises AttemptError."""
+        body = call.body
+        if not 200 <= call.answer.status < 300:
+            raise refused(call.answer, body)
         exchange.finished(_usage_of(body))
-        return web.Response(body=body, status=answer.status, reason=answer.reason, headers=headers)
+        response = exchange.response = exchange.client_answer(call.answer, worker.name)
+        response.write_whole(body)
+        return response
 
-    async def _follow(
-        self, exchange: Exchange, answer: aiohttp.ClientResponse, response: web.StreamResponse, watch: Watch
-    ) -> None:
-        """Pass the stream's events on as they come, and say how far it is."""
-        scanner, ticket, now = SseScanner(exchange.hides_usage), exchange.ticket, self._now
-        stall_s, read = self._settings.stall_timeout_s, answer.content.readany
-        while data := await read():
-            events = scanner.feed(data)
-            if scanner.events:
-                watch.deadline_s = now() + stall_s
-                if math.isnan(exchange.started_s):
-                    exchange.started_s = now()
-                    ticket.started()
-                ticket.progressed(scanner.output_tokens)
-                if scanner.done:  # many clients leave here, before the stream's very end
-                    exchange.finished(scanner.usage)
-            if events:
-                watch.on_client = True
-                await self._to_client(exchange, response, events)
-                watch.on_client = False
-            if scanner.error is not None:
-                raise failed_stream(scanner.error.status, scanner.error.payload)
-        framed = "Transfer-Encoding" in answer.headers or "Content-Length" in answer.headers
-        if not scanner.done and (scanner.rest() or not framed):
-            raise broken(EOFError())
-        exchange.finished(scanner.usage)
-        if exchange.response is None:
-            await self._to_client(exchange, response, b"")
-
-    async def _to_client(self, exchange: Exchange, response: web.StreamResponse, events: bytes) -> None:
-        """Write to the client; its failures are no fault of the worker's."""
-        try:
-            if exchange.response is None:
-                exchange.response = response
-                await response.prepare(exchange.request)
-            await response.write(events)
-        except (OSError, aiohttp.ClientError) as problem:
-            if isinstance(problem, TimeoutError):
-                raise
-            raise ClientGoneError from None
-
-    async def _broken_off(
-        self, exchange: Exchange, response: web.StreamResponse, problem: AttemptError
-    ) -> web.StreamResponse:
+    def _broken_off(self, exchange: Exchange, problem: AttemptError) -> web.StreamResponse:
         """The worker died while the client was reading: say so in the stream, and end it."""
-        response.force_close()
-        await self._to_client(exchange, response, problem.event())
+        response = exchange.response
+        assert response is not None
+        response.write_piece(problem.event())
+        response.end()
+        response.close_after()
         return response
 
     def _last_word(self, exchange: Exchange, worker: Worker, problem: AttemptError) -> web.StreamResponse:
         """The answer when no worker served it."""
         exchange.status = problem.status
-        headers = problem.headers or own_headers(exchange.request_id, worker.name)
-        return web.Response(body=problem.answer(), status=problem.status, headers=headers)
+        if problem.answer is None:
+            headers = own_headers(exchange.request_id, worker.name)
+            return web.Response(body=problem.text(), status=problem.status, headers=headers)
+        response = exchange.client_answer(problem.answer, worker.name)
+        if problem.failure is Failure.BACK_PRESSURE:
+            response.add_line(b"Retry-After: 1")
+        response.write_whole(problem.text())
+        return response
 
     def _log(self, exchange: Exchange) -> None:
         if not REQUESTS.isEnabledFor(logging.INFO):

@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from bidroute.router.attempts import ClientGoneError
 from bidroute.router.bodies import HttpError, check_framing, whole_body
 from bidroute.router.dispatching import Dispatching
 from bidroute.router.headers import REQUEST_ID, own_headers, usable_request_id
@@ -100,6 +101,8 @@ class Gateway:
             return self._error(request_id, refusal.status, refusal.reason, refusal.code, refusal.retry_after_s)
         except BadBodyError as problem:
             return self._error(request_id, 400, problem.message, "bad_request", param=problem.param)
+        except ClientGoneError:
+            return web.Response(status=499)
         except HttpError as problem:
             response = self._error(request_id, problem.status, problem.message, problem.code)
             if problem.closes:
@@ -109,7 +112,7 @@ class Gateway:
             self.running -= 1
 
     def _handler(self, request: web.BaseRequest) -> Handler:
-        path = request.rel_url.raw_path
+        path = request.raw_path.partition("?")[0]
         if self._keys and path not in _OPEN and not self._knows(request.headers.get("Authorization", "")):
             raise HttpError(401, "invalid_api_key", "no valid API key; send the header Authorization: Bearer KEY")
         handler = self._routes.get((request.method, path))
@@ -130,14 +133,14 @@ class Gateway:
 
     async def _priced(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
         self._check_not_draining()
-        path = request.rel_url.raw_path
         body = await whole_body(request, self._settings)
-        return await self._proxy.serve(request, request_id, path, body, PRICED[path])
+        path = request.raw_path
+        return await self._proxy.serve(request, request_id, path, body, PRICED[path.partition("?")[0]])
 
     async def _passed(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
         self._check_not_draining()
         body = await whole_body(request, self._settings)
-        return await self._unpriced.passed(request, request_id, request.rel_url.raw_path, body)
+        return await self._unpriced.passed(request, request_id, request.raw_path, body)
 
     async def _models(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
         models = await self._unpriced.models()
@@ -175,6 +178,24 @@ class Gateway:
 
 class Connection(RequestHandler):
     """A client's connection; what is no HTTP is answered like all other errors, and nothing of it is logged."""
+
+    __slots__ = ("on_pause",)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.on_pause: Callable[[bool], None] | None = None
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than its worker writes."""
+        super().pause_writing()
+        if self.on_pause is not None:
+            self.on_pause(True)
+
+    def resume_writing(self) -> None:
+        """The client has read on."""
+        super().resume_writing()
+        if self.on_pause is not None:
+            self.on_pause(False)
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import aiohttp
 import msgspec
 from aiohttp import web
 
+from bidroute.router.answer import BadAnswerError
 from bidroute.router.attempts import AttemptError, broken, stalled
+from bidroute.router.client_answer import ClientAnswer
 from bidroute.router.dispatching import Dispatching
-from bidroute.router.headers import own_headers, request_headers, response_headers
+from bidroute.router.headers import own_headers, request_lines
 from bidroute.router.http_settings import HttpSettings
 from bidroute.router.request_body import model_of
-from bidroute.router.upstream import Upstream
+from bidroute.router.upstream import Call, Upstream
 from bidroute.router.workers import Worker
 
 _MODELS = "/v1/models"
@@ -38,22 +39,19 @@ class Unpriced:
     async def passed(self, request: web.BaseRequest, request_id: str, path: str, body: bytes) -> web.StreamResponse:
         """Send it to the least busy worker that serves the model, and give back what it says."""
         worker = self._dispatcher.least_busy(model_of(body))
-        headers = request_headers(request.headers, worker.headers, request_id, not self._settings.api_keys)
+        lines = request_lines(request._message.raw_headers, worker.headers, request_id, not self._settings.api_keys)
         patience_s = self._settings.answer_timeout_s
+        call = Call()
         try:
             async with asyncio.timeout(patience_s):
-                async with await self._upstream.send("POST", worker, path, headers, body) as answer:
-                    return await self._copied(request, request_id, worker, answer)
-        except (aiohttp.ClientError, OSError) as problem:
-            late = isinstance(problem, TimeoutError) and not isinstance(problem, aiohttp.ClientError)
-            return _failed(stalled(patience_s) if late else broken(problem), request_id, worker)
-
-    async def _copied(
-        self, request: web.BaseRequest, request_id: str, worker: Worker, answer: aiohttp.ClientResponse
-    ) -> web.StreamResponse:
-        body = await answer.read()
-        headers = response_headers(answer.headers, worker.name, request_id)
-        return web.Response(body=body, status=answer.status, reason=answer.reason, headers=headers)
+                await self._upstream.run(call, "POST", worker, path, lines, body)
+        except TimeoutError:
+            return _failed(stalled(patience_s), request_id, worker)
+        except (OSError, EOFError, BadAnswerError) as problem:
+            return _failed(broken(problem), request_id, worker)
+        response = ClientAnswer(request, call.answer, request_id, worker.name)
+        response.write_whole(call.body)
+        return response
 
     async def models(self) -> list[dict[str, Any]]:
         """The models of all workers, each once; workers that do not answer in time are left out."""
@@ -65,16 +63,14 @@ class Unpriced:
         return self._models[1]
 
     async def _models_of(self, worker: Worker) -> list[dict[str, Any]]:
-        headers = own_headers("")
-        headers.update(worker.headers)
+        call, lines = Call(), "".join(f"{name}: {value}\r\n" for name, value in worker.headers.items()).encode()
         try:
             async with asyncio.timeout(_MODELS_TIMEOUT_S):
-                async with await self._upstream.send("GET", worker, _MODELS, headers, None) as answer:
-                    body = await answer.read()
-                    return msgspec.json.decode(body, type=_ModelList).data if answer.status == 200 else []
-        except (aiohttp.ClientError, OSError, msgspec.MsgspecError):
+                await self._upstream.run(call, "GET", worker, _MODELS, lines, b"")
+            return msgspec.json.decode(call.body, type=_ModelList).data if call.answer.status == 200 else []
+        except (OSError, EOFError, BadAnswerError, msgspec.MsgspecError):
             return []
 
 
 def _failed(problem: AttemptError, request_id: str, worker: Worker) -> web.StreamResponse:
-    return web.Response(body=problem.answer(), status=problem.status, headers=own_headers(request_id, worker.name))
+    return web.Response(body=problem.text(), status=problem.status, headers=own_headers(request_id, worker.name))

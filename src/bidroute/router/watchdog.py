@@ -17,15 +17,16 @@ _SWEEP_S = (0.02, 1.0)  # the shortest and the longest time between sweeps
 class Watch:
     """One exchange under watch, as a context: TimeoutError is raised in it once `deadline_s` (loop time) has passed.
 
-    `timer` is the `asyncio.timeout(None)` around it. `on_client` says whose move it is, and so who is to blame.
+    `timer` is the `asyncio.timeout(None)` around it, to be set first. `on_client` says whose move it is, and so who is
+    to blame.
     """
 
     __slots__ = ("_watched", "deadline_s", "on_client", "timer")
 
-    def __init__(self, watched: set[Watch], deadline_s: float, timer: asyncio.Timeout) -> None:
+    def __init__(self, watched: set[Watch], deadline_s: float) -> None:
         self._watched = watched
         self.deadline_s = deadline_s
-        self.timer = timer
+        self.timer: asyncio.Timeout
         self.on_client = False
 
     def __enter__(self) -> Self:
@@ -57,9 +58,9 @@ class Watchdog:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
 
-    def watch(self, deadline_s: float, timer: asyncio.Timeout) -> Watch:
-        """A watch to be entered inside `async with asyncio.timeout(None) as timer`."""
-        return Watch(self._watched, deadline_s, timer)
+    def watch(self, deadline_s: float) -> Watch:
+        """A watch to be entered inside `async with asyncio.timeout(None) as watch.timer`."""
+        return Watch(self._watched, deadline_s)
 
     async def _sweep(self) -> None:
         now = asyncio.get_running_loop().time
