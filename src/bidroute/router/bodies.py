@@ -26,22 +26,21 @@ def check_framing(request: web.BaseRequest) -> None:
     The parser refuses most of these itself; what it lets through would end here.
     """
     headers = request.headers
-    lengths, codings = headers.getall("Content-Length", ()), headers.getall("Transfer-Encoding", ())
-    if len(lengths) + len(codings) > 1 or any(coding.strip().lower() != "chunked" for coding in codings):
-        raise HttpError(400, "ambiguous_length", "the length of the body is ambiguous", closes=True)
+    if "Transfer-Encoding" in headers:
+        codings = headers.getall("Transfer-Encoding")
+        if "Content-Length" in headers or len(codings) > 1 or codings[0].strip().lower() != "chunked":
+            raise HttpError(400, "ambiguous_length", "the length of the body is ambiguous", closes=True)
     if headers.get("Content-Encoding", "identity").lower() != "identity":
         raise HttpError(415, "content_encoding", "bodies must not be compressed; send the JSON as it is", closes=True)
-    expected = headers.get("Expect")
-    if expected is not None and expected.lower() != "100-continue":
+    if headers.get("Expect", "100-continue").lower() != "100-continue":
         raise HttpError(417, "expectation_failed", "the only expectation served is 100-continue", closes=True)
 
 
 async def whole_body(request: web.BaseRequest, settings: HttpSettings) -> bytes:
     """The body as it came. Raises HttpError where it is too large, too slow or malformed."""
     limit = settings.max_body_bytes
-    too_large = HttpError(413, "body_too_large", f"the body is larger than the limit of {limit} bytes", closes=True)
     if (request.content_length or 0) > limit:
-        raise too_large
+        raise _too_large(limit)
     if "Expect" in request.headers:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
@@ -49,7 +48,7 @@ async def whole_body(request: web.BaseRequest, settings: HttpSettings) -> bytes:
     if content.is_eof() and not content.exception():
         body = content.read_nowait()
         if len(body) > limit:
-            raise too_large
+            raise _too_large(limit)
         return body
     pieces, size = [], 0
     try:
@@ -58,10 +57,14 @@ async def whole_body(request: web.BaseRequest, settings: HttpSettings) -> bytes:
                 pieces.append(piece)
                 size += len(piece)
                 if size > limit:
-                    raise too_large
+                    raise _too_large(limit)
     except TimeoutError:
         seconds = settings.body_timeout_s
         raise HttpError(408, "body_too_slow", f"the body did not arrive within {seconds:g} s", closes=True) from None
     except (web.RequestPayloadError, ValueError):
         raise HttpError(400, "malformed_body", "the body's chunked encoding is malformed", closes=True) from None
     return b"".join(pieces)
+
+
+def _too_large(limit: int) -> HttpError:
+    return HttpError(413, "body_too_large", f"the body is larger than the limit of {limit} bytes", closes=True)
