@@ -102,6 +102,7 @@ class FakeWorker:
         self.behave = behave
         self.name = name
         self.bodies: list[bytes] = []
+        self.paths: list[str] = []
         self.headers: list[CIMultiDictProxy[str]] = []
         self.cut_off = asyncio.Event()
         self.worker = Worker(name, "http://127.0.0.1:1")
@@ -124,6 +125,7 @@ class FakeWorker:
     async def _post(self, request: web.Request) -> web.StreamResponse:
         self.bodies.append(await request.read())
         self.headers.append(request.headers)
+        self.paths.append(request.raw_path)
         try:
             return await self.behave(request)
         except asyncio.CancelledError:

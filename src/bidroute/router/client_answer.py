@@ -15,7 +15,9 @@ class ClientAnswer(web.StreamResponse):
     """A worker's answer on its way to a client. aiohttp serves the connection, and finds the answer written."""
 
     def __init__(self, request: web.BaseRequest, answer: Answer, request_id: str, worker_name: str) -> None:
-        super().__init__(status=answer.status)
+        # Not super().__init__: its headers, cookies and payload are what this class does without.
+        self._status = answer.status
+        self._eof_sent = True
         self._request = request
         self._closes = not request.keep_alive or request.version != (1, 1)
         self._chunked_for_client = request.version == (1, 1)
