@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _WORKERS, _HTTP, _ROUTING = "Workers", "HTTP", "Routing"
 _KEYS_VARIABLE = "BIDROUTE_API_KEYS"
+_TOKEN_VARIABLE = "BIDROUTE_ADMIN_TOKEN"
 _WORKER_FIELDS = {"slots": "batch_slots", "kv_tokens": "kv_tokens", "block_size": "block_size", "name": "name"}
 
 
@@ -53,6 +54,18 @@ def serve_command(
     port: Annotated[
         int | None,
         typer.Option(metavar="N", min=0, max=65535, show_default=False, rich_help_panel=_HTTP, help="The port (8000)."),
+    ] = None,
+    admin_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=65535,
+            show_default=False,
+            rich_help_panel=_HTTP,
+            help="Open the live page, the admin API and metrics on this port. It answers this machine only, or whoever "
+            f"has the token in the environment variable {_TOKEN_VARIABLE}.",
+        ),
     ] = None,
     trust: Annotated[
         list[str] | None,
@@ -116,8 +129,9 @@ def serve_command(
     except ImportError as problem:
         raise ConfigError(f"serve needs {problem.name}; install it with: pip install 'bidroute[serve]'") from None
     http = {"host": host, "port": port, "trusted_hints": trust, "api_keys": _keys()}
-    routing = {"policy": policy, "objective": objective, "lengths": lengths}
-    run(merged(config, worker or [], routing, http), log_level)
+    routing = {"policy": policy, "objective": objective, "lengths": lengths, "admin_port": admin_port}
+    routing["admin_token"] = os.environ.get(_TOKEN_VARIABLE) or None
+    run(merged(config, worker or [], routing, http), log_level, config)
 
 
 def merged(config: Path | None, workers: list[str], routing: dict[str, Any], http: dict[str, Any]) -> RouterSettings:

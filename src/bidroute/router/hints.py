@@ -12,10 +12,17 @@ from bidroute.router.tickets import Job
 _LONGEST_TENANT = 128  # characters; a tenant is a key in tables, so its size is bounded
 
 
-def job_for(facts: BodyFacts, headers: Mapping[str, str], trusted: Collection[str]) -> Job:
+def job_for(facts: BodyFacts, headers: Mapping[str, str], trusted: Collection[str], request_id: str = "") -> Job:
     """The job of this request; hints that are not trusted count as not sent. Raises BadBodyError for bad hints."""
     if not trusted:
-        return Job(facts.model, facts.prompt_bytes, facts.prompt_tokens, facts.max_tokens, facts.choices)
+        return Job(
+            facts.model,
+            facts.prompt_bytes,
+            facts.prompt_tokens,
+            facts.max_tokens,
+            facts.choices,
+            request_id=request_id,
+        )
     ttft_s = _seconds(headers, TTFT_SLO, trusted)
     tpot_s = _seconds(headers, TPOT_SLO, trusted)
     return Job(
@@ -30,6 +37,7 @@ def job_for(facts: BodyFacts, headers: Mapping[str, str], trusted: Collection[st
         e2e_slo_s=math.inf if facts.max_tokens is None else ttft_s + tpot_s * facts.max_tokens,
         tenant=headers.get(FAIRNESS_ID, "")[:_LONGEST_TENANT] if FAIRNESS_ID in trusted else "",
         deadline_s=_seconds(headers, DEADLINE, trusted),
+        request_id=request_id,
     )
 
 

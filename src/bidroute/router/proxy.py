@@ -61,7 +61,7 @@ class Proxy:
     ) -> web.StreamResponse:
         """The answer for this request. Raises BadBodyError and RefusedError before anything went to the client."""
         facts = read_facts(body)
-        job = job_for(facts, request.headers, self._settings.trusted_hints)
+        job = job_for(facts, request.headers, self._settings.trusted_hints, request_id)
         hides_usage = facts.stream and not facts.wants_usage
         if hides_usage:
             body = asking_for_usage(body)

@@ -1,40 +1,97 @@
-"""Wire dispatcher and HTTP together and run them on uvloop until a signal says stop."""
+"""Wire fleet, dispatcher, HTTP and admin together and run them on uvloop until a signal says stop."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aiohttp import web
 
 from bidroute.errors import ConfigError
+from bidroute.router.admin import build_admin_app
 from bidroute.router.dispatcher import Dispatcher
+from bidroute.router.live_fleet import LiveFleet
+from bidroute.router.metrics import CONTENT_TYPE
 from bidroute.router.request_log import write_logs
 from bidroute.router.serve import Listener, until_signalled
 from bidroute.router.settings import RouterSettings
+from bidroute.router.warm_up import compile_kernels
+from bidroute.router.watch import FleetFileWatcher, read_workers
 
 _LOG = logging.getLogger("bidroute.serve")
 _LEVELS = ("debug", "info", "warning", "error")
 
 
-def run(settings: RouterSettings, log_level: str = "info") -> None:
-    """Serve until SIGTERM or SIGINT. Raises ConfigError where the settings or the port cannot be used."""
+def run(settings: RouterSettings, log_level: str = "info", fleet_file: Path | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ConfigError where the settings or the port cannot be used.
+
+    `fleet_file`: its list of workers is followed while the router runs.
+    """
     if log_level not in _LEVELS:
         raise ConfigError(f"unknown log level {log_level!r}; choose from {', '.join(_LEVELS)}")
     write_logs(log_level)
+    compile_kernels(settings)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(settings))
+        runner.run(_serve(settings, fleet_file))
 
 
-async def _serve(settings: RouterSettings) -> None:
+async def _serve(settings: RouterSettings, fleet_file: Path | None) -> None:
+    async with running_router(settings) as (fleet, listener):
+        watching = asyncio.create_task(_watch(fleet_file, fleet)) if fleet_file is not None else None
+        fields = {"host": settings.http.host, "port": listener.port, "workers": len(settings.workers)}
+        _LOG.info("serving", extra={"fields": fields})
+        await until_signalled(listener)
+        if watching is not None:
+            watching.cancel()
+
+
+@asynccontextmanager
+async def running_router(settings: RouterSettings) -> AsyncIterator[tuple[LiveFleet, Listener]]:
+    """A router in the running loop, for as long as the context lasts."""
     dispatcher = Dispatcher(settings)
+    fleet = LiveFleet(settings, dispatcher)
     dispatcher.start()
+    await fleet.start()
+
+    async def metrics_page(request: web.BaseRequest, request_id: str) -> web.StreamResponse:
+        dispatcher.metrics.observe_state(fleet.state())
+        page = await dispatcher.metrics.render_in_steps()
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
+
     try:
-        async with Listener(dispatcher, settings.http) as listener:
-            fields = {"host": settings.http.host, "port": listener.port, "workers": len(settings.workers)}
-            _LOG.info("serving", extra={"fields": fields})
-            await until_signalled(listener)
+        async with (
+            Listener(dispatcher, settings.http, {("GET", "/metrics"): metrics_page}) as listener,
+            _admin(settings, fleet, dispatcher),
+        ):
+            yield fleet, listener
     finally:
         dispatcher.stop()
+        await fleet.stop()
+
+
+@asynccontextmanager
+async def _admin(settings: RouterSettings, fleet: LiveFleet, dispatcher: Dispatcher) -> AsyncIterator[None]:
+    """Page, admin API and metrics on their own port, where one is set."""
+    if settings.admin_port is None:
+        yield
+        return
+    app = build_admin_app(fleet, dispatcher.metrics, settings.admin_token)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, settings.http.host, settings.admin_port).start()
+        yield
+    except OSError as problem:
+        raise ConfigError(f"admin port {settings.admin_port}: {problem.strerror}; choose another") from None
+    finally:
+        await runner.cleanup()
+
+
+async def _watch(path: Path, fleet: LiveFleet) -> None:
+    await FleetFileWatcher(path, fleet, read_workers(path)).run()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

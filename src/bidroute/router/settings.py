@@ -10,6 +10,8 @@ workers:
 policy: bid_price             # any name of `bidroute compare`
 objective: balanced           # a preset, or term=weight pairs
 lengths: hint                 # hint | prompt | none
+http: {port: 8000}            # see http_settings.py
+admin_port: 8001              # page, admin API and metrics; on the router's host
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import yaml
 from msgspec import Meta
 
 from bidroute.errors import ConfigError
+from bidroute.router.http_settings import HttpSettings
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
@@ -43,7 +46,8 @@ class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Everything the router is told.
 
     `max_waiting` requests may wait, each for `max_wait_s` at most. `updates_off_loop=False` runs price updates on the
-    event loop, to measure what that would cost.
+    event loop, to measure what that would cost. `admin_port` opens page, admin API and metrics there, to this machine
+    or, where there is one, to who has the `admin_token`.
     """
 
     workers: list[WorkerSettings] = []
@@ -53,9 +57,11 @@ class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     seed: int = 0
     max_waiting: Count = 20_000
     max_wait_s: Seconds = 600.0
-    max_attempts: Count = 3
     scrape_s: Seconds = 0.5
     updates_off_loop: bool = True
+    http: HttpSettings = HttpSettings()
+    admin_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
+    admin_token: str | None = None
 
 
 def read_settings(path: Path) -> RouterSettings:
