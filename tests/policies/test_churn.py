@@ -17,7 +17,7 @@ from bidroute.core.requests import Request
 from bidroute.errors import NeverFitsError
 from bidroute.lengths.base import LengthPrediction, LengthPredictor
 from bidroute.policies import Controller, build_policy
-from bidroute.policies.base import Explanation
+from bidroute.policies.base import Explanation, Hold
 from bidroute.policies.bid_price import BidPrice
 
 OBJECTIVES = ["balanced", "tail", "goodput", "throughput", "sigma=1,alpha=0.1,throughput=0,latency=0,tail=0"]
@@ -131,7 +131,8 @@ class ChurnMachine(RuleBasedStateMachine):
     def decided(self, offered: Sequence[int]) -> None:
         """Ask the policy, check that all it released can start there now, and start it."""
         empty = [g for g in offered if self.fleet.open_leases[g] == 0]
-        assignments = self.controller.decide(self.now_s, offered).assignments
+        decision = self.controller.decide(self.now_s, offered)
+        assignments, for_later = decision.assignments, Hold.FASTER in decision.held
         for assignment in assignments:
             assert assignment.device in offered
             self.waiting.remove(assignment.request_id)
@@ -142,7 +143,7 @@ class ChurnMachine(RuleBasedStateMachine):
             assert held <= self.fleet.usable_kv_tokens[device]
         for assignment in assignments:
             self.controller.started(assignment.request_id, prefilled=True)
-        if self.fills_empty_devices:
+        if self.fills_empty_devices and not for_later:
             for device in empty:
                 assert self.fleet.open_leases[device] > 0 or not any(self.fits(i, device) for i in self.waiting)
 

@@ -11,9 +11,18 @@ from bidroute.core.devices import Device
 from bidroute.core.objective import Objective
 from bidroute.core.state import RoutingState
 from bidroute.policies.admission import Admission
-from bidroute.policies.admission_kernels import BEHIND, KV_FUTURE, KV_NOW, NEVER_HERE, NO_SLOT, RELEASED, View
+from bidroute.policies.admission_kernels import (
+    BEHIND,
+    KV_FUTURE,
+    KV_NOW,
+    NEVER_HERE,
+    NO_SLOT,
+    RELEASED,
+    View,
+    gaps_between_ends,
+)
 from bidroute.policies.bid_kernels import rank_by_best_device
-from bidroute.policies.bids import Bidding, Bids
+from bidroute.policies.bids import Bidding, Bids, expected_tokens
 from bidroute.policies.release_kernels import FOR_LATER, FULLER_TILT, PRICED_OUT, REASONS, Limits, best_first, release
 from bidroute.pricing.prices import ShadowPrices
 from tests.policies.admission_twins import Batch, Member, blocks, judge
@@ -32,12 +41,20 @@ class Twin:
     """One decision, step by step, over batches that are plain lists."""
 
     def __init__(
-        self, waiting: RoutingState, batches: list[Batch], bids: Bids, view: View, spare: int, offered: int
+        self,
+        waiting: RoutingState,
+        batches: list[Batch],
+        bids: Bids,
+        view: View,
+        spare: int,
+        offered: int,
+        behind_s: np.ndarray,
     ) -> None:
         self.queue, self.batches, self.bids, self.view = waiting.queue, batches, bids, view
         self.n, self.fleet = len(waiting.queue), range(len(batches))
         self.slots = sum(max(batch.slots - len(batch.members), 0) for batch in batches)
-        self.spare, self.offered = spare, offered
+        self.spare, self.offered, self.behind_s = spare, offered, behind_s
+        self.gap_s = gaps_between_ends(view, waiting.fleet.period_s)
         self.released: dict[int, int] = {}
         self.verdicts: dict[int, int] = {}
         self.turned_down: set[int] = set()
@@ -56,25 +73,42 @@ class Twin:
     def pays(self, row: int, d: int) -> bool:
         return bool(self.bids.value[d, row] > 0 and self.bids.ratio[d, row] > -np.inf)
 
+    def tilt(self, d: int) -> float:
+        return 1 + FULLER_TILT * fullness(self.batches[d])
+
+    def value_later(self, row: int, d: int, later_s: float) -> float:
+        reward, value = self.bids.reward[d, row], self.bids.value[d, row]
+        behind_s = self.behind_s[d, row]
+        return reward * behind_s / (behind_s + later_s) - (reward - value)
+
     def run(self) -> None:
         self.order = sorted(range(self.n), key=lambda row: (-self.bids.ratio[:, row].max(), self.queue.sequence[row]))
         if self.slots == 0:
             return
         best, passed, kept = -1, 0, set[int]()
+        opens_s = self.gap_s.copy()
         for row in self.order[: self.slots + self.spare]:
-            if len(self.released) == self.slots:
+            if sum(d < len(self.batches) for d in self.released.values()) == self.slots:
                 break
             wanted = [d for d in self.fleet if self.pays(row, d)]
-            score = {d: self.bids.ratio[d, row] / (1 + FULLER_TILT * fullness(self.batches[d])) for d in wanted}
+            now = {d: self.bids.value[d, row] / self.tilt(d) for d in wanted}
+            later: dict[int, float] = {}
             verdict = -1
-            for d in sorted(wanted, key=lambda d: (-score[d], d)):
+            while now and verdict != RELEASED:
+                d = max(now, key=lambda d: (now[d], -d))
+                soon = max(later, key=lambda d: (later[d], -d), default=None)
+                if soon is not None and (later[soon], -soon) > (now[d], -d):
+                    opens_s[soon] += self.gap_s[soon]
+                    self.released[row] = len(self.batches)
+                    break
+                del now[d]
                 answer = BEHIND if d in kept else judge(self.batches[d], *self.request(row), self.view)
+                verdict = answer if answer == RELEASED else max(verdict, answer)
                 if answer == RELEASED:
                     self.take(row, d)
-                    verdict = RELEASED
                     passed += best >= 0 and d < self.offered
-                    break
-                verdict = max(verdict, answer)
+                elif opens_s[d] < np.inf:
+                    later[d] = self.value_later(row, d, opens_s[d]) / self.tilt(d)
             self.verdicts[row] = verdict
             if wanted and verdict != RELEASED:
                 self.turned_down |= set(wanted)
@@ -99,7 +133,7 @@ class Twin:
         if not any(self.bids.value[d, row] > 0 for d in self.fleet):
             return PRICED_OUT
         verdict = self.verdicts.get(row, -1)
-        untried = NO_SLOT if len(self.released) >= self.slots else BEHIND
+        untried = NO_SLOT if sum(d < len(self.batches) for d in self.released.values()) >= self.slots else BEHIND
         return untried if verdict == -1 else verdict
 
     def cut(self) -> list[int]:
@@ -152,7 +186,9 @@ def test_a_decision_equals_its_twin(seed: int) -> None:
     later_s = np.where(devices < offered, 0.0, 0.3)
     bids = bidding.bids(6.0, waiting, devices, later_s)
     rank_by_best_device(bids.reward, bids.value, bids.ratio)
-    twin = Twin(waiting, batches, bids, admission.view, spare, offered)
+    tokens = expected_tokens(waiting, prices, np.arange(len(waiting.queue)))
+    behind_s = 4.0 + tokens * (pace_s - pace_s.min())[:, None] + later_s[:, None]
+    twin = Twin(waiting, batches, bids, admission.view, spare, offered, behind_s)
     twin.run()
     skips, before = waiting.queue.skips.copy(), prices.snapshot()
 
@@ -198,3 +234,21 @@ def test_prices_hold_while_somebody_who_pays_is_turned_down(free: int) -> None:
     release(*map(tuple, fields), (100, 48, 0.5), choice, np.zeros(2, dtype=np.int64), held)
     assert prices.slot_price.max() == 0.06
     assert (held[NO_SLOT], held[KV_NOW], held[PRICED_OUT]) == ((0, 1, 1) if free else (2, 0, 0))
+
+
+def test_gaps_between_ends_in_closed_form() -> None:
+    # 10 and 40 periods left of 0.1 s: one ends in a period with probability 1/10 + 1/40
+    leases = [(0, 5, 20, 0, 30), (0, 5, 0, 0, 40)]
+    waiting = state([Device("d", 4, 1000, period_s=0.1), Device("e", 4, 1000)], [], leases)
+    admission = Admission()
+    admission.begin(waiting, [0, 1])
+    assert gaps_between_ends(admission.view, waiting.fleet.period_s).tolist() == pytest.approx([0.8, np.inf])
+
+
+def test_what_is_expected_of_a_request_of_unknown_length_is_its_mean_residual_life() -> None:
+    waiting = state([Device("d", 4, 10_000, period_s=0.1)], [], [(0, 5, 50, 0, 0)])
+    survival = waiting.lengths.survival[0]
+    admission = Admission()
+    admission.begin(waiting, [0])
+    residual = survival[50:].sum() / survival[50]
+    assert gaps_between_ends(admission.view, waiting.fleet.period_s)[0] == pytest.approx(0.1 * residual, rel=0.1)

@@ -55,6 +55,7 @@ class Tables(NamedTuple):
     distance: IntArray
     growth: FloatArray
     residual: FloatArray
+    residual_tokens: FloatArray
     age_index: IntArray
 
 
@@ -77,7 +78,8 @@ class ResidualTables:
             self._tables, self._lengths, self._version = self._empty(lengths), lengths, -1
         if self._version != lengths.version:
             changed = (lengths.changed_at > self._version).nonzero()[0]
-            kernels.fill_residuals(lengths.survival, changed, self._tables.distance, self._tables.residual)
+            tables = self._tables
+            kernels.fill_residuals(lengths.survival, changed, tables.distance, tables.residual, tables.residual_tokens)
             self._version = lengths.version
         return self._tables
 
@@ -88,7 +90,7 @@ class ResidualTables:
         middles = np.sqrt((distance[:-1] + 1.0) * (distance[1:] + 1.0)) - 1.0
         age_index = np.searchsorted(middles, np.arange(lengths.horizon_tokens + 1), side="right").astype(np.int64)
         residual = np.zeros((lengths.classes, len(distance), len(distance)))
-        return Tables(distance, growth, residual, age_index)
+        return Tables(distance, growth, residual, np.ones(residual.shape[:2]), age_index)
 
 
 @dataclass(frozen=True, slots=True)

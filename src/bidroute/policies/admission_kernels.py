@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from bidroute._kernels import kernel
 from bidroute.core.queue import FloatArray, IntArray
 
@@ -31,7 +33,8 @@ class View(NamedTuple):
 
     Lease pool: `columns` int64[6, rows], `offset` and `counts` int64[G]. Residual survival on a grid of H distances:
     `distance` int64[H], `growth` float64[H] (who is alive at `distance[b]` counts with its size at `growth[b]`),
-    `residual` float64[classes, A, H] = S(age+distance)/S(age), `age_index` int64[horizon+1] (the row of each age).
+    `residual` float64[classes, A, H] = S(age+distance)/S(age), `residual_tokens` float64[classes, A] the sum of that
+    over all distances, `age_index` int64[horizon+1] (the row of each age).
     Devices of the decision: `numbers` int64[D, NUMBERS], `grids` float64[2, D, H], `peaks` int64[3, D, W].
     The rule: `safety` (look ahead as well), `risk` = z², `max_skips` (how many may be taken past the best).
     """
@@ -42,6 +45,7 @@ class View(NamedTuple):
     distance: IntArray
     growth: FloatArray
     residual: FloatArray
+    residual_tokens: FloatArray
     age_index: IntArray
     numbers: IntArray
     grids: FloatArray
@@ -60,8 +64,14 @@ def in_blocks(tokens: int, block: int) -> int:
 
 
 @kernel
-def fill_residuals(survival: FloatArray, classes: IntArray, distance: IntArray, residual: FloatArray) -> None:
-    """residual[c, a, b] = S(distance[a] + distance[b]) / S(distance[a]) of `classes`; nobody outlives the horizon."""
+def fill_residuals(
+    survival: FloatArray, classes: IntArray, distance: IntArray, residual: FloatArray, residual_tokens: FloatArray
+) -> None:
+    """residual[c, a, b] = S(distance[a] + distance[b]) / S(distance[a]) of `classes`; nobody outlives the horizon.
+
+    `residual_tokens` [c, a] is its sum over all distances, by trapezoids between those of the grid: the tokens that a
+    request is expected to make yet, 1 at least.
+    """
     last = survival.shape[1] - 1
     for c in classes:
         for a in range(len(distance)):
@@ -70,6 +80,11 @@ def fill_residuals(survival: FloatArray, classes: IntArray, distance: IntArray, 
             for b in range(1, len(distance)):
                 at = distance[a] + distance[b]
                 residual[c, a, b] = survival[c, at] / now if at <= last and now > 0.0 else 0.0
+            tokens = 0.5
+            for b in range(1, len(distance)):
+                step = distance[b] - distance[b - 1]
+                tokens += 0.5 * step * (residual[c, a, b] + residual[c, a, b - 1])
+            residual_tokens[c, a] = max(tokens, 1.0)
 
 
 @kernel
@@ -253,3 +268,25 @@ def add(view: View, d: int, prompt: int, length_class: int, exact: int) -> None:
     numbers[d, HELD] += in_blocks(prompt + 1, numbers[d, BLOCK])
     numbers[d, FREE] -= 1
     numbers[d, LEASES] += 1
+
+
+@kernel
+def gaps_between_ends(view: View, period_s: FloatArray) -> FloatArray:
+    """Expected seconds between two ends of requests on each device, [D]; infinite where nothing runs.
+
+    A request that is expected to make r more tokens ends in the next period with probability 1/r, about. `period_s`
+    [G] are the devices' periods.
+    """
+    columns, offset, counts, numbers = view.columns, view.offset, view.counts, view.numbers
+    residual_tokens, age_index = view.residual_tokens, view.age_index
+    gap_s = np.empty(len(numbers))
+    for d in range(len(numbers)):
+        g, ends = numbers[d, DEVICE], 0.0
+        for row in range(offset[g], offset[g] + counts[g]):
+            age, exact = columns[2, row], columns[4, row]
+            if exact > 0:
+                ends += 1.0 / max(exact - age, 1)
+            else:
+                ends += 1.0 / residual_tokens[columns[3, row], age_index[min(age, len(age_index) - 1)]]
+        gap_s[d] = period_s[g] / ends if ends > 0.0 else np.inf
+    return gap_s

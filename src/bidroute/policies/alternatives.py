@@ -1,11 +1,12 @@
-"""Where a request would do best: among the devices offered, and those that could take it a moment later.
+"""Where a request would do best: among the devices offered, and the faster ones that could take it later.
 
-A decision is about the devices that stand at a period's start, but the best device for a request may be in the
-middle of one. So a decision considers those as well, as if they could be had for the price of one period's wait, and
-what it would release to them it holds. They are offered within that period, and then it starts there.
+A decision is about the devices that stand at a period's start and have room, but the best device for a request may be
+in the middle of a period, or full. So a decision considers faster devices as well: one in the middle of a period as if
+it could be had for one period's wait, and one without room as if it could be had when its next requests end. What
+would rather go there than to a device that could take it now is held.
 
-Two judgements are kept apart. The value, the reduced cost a*(p), says *where*: the device on which a request is worth
-most net of price. The reward per price, on that device, says *who first*.
+Two judgements are kept apart. The value, the reduced cost a*(p), says *where* and *when*: the device and the start at
+which a request is worth most net of price. The reward per price, on that device, says *who first*.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ MOST_ALTERNATIVES = 8  # the fastest; a decision's time grows with them
 
 
 class Considered(NamedTuple):
-    """`devices` int64[D]: those offered, `offered` in number, then the alternatives to them, not offered yet.
+    """`devices` int64[D]: those offered, `offered` in number, then the alternatives to them, not offered now.
 
-    `wait_s` float64[D] until each can start a request: 0 for those offered, else one period.
+    `wait_s` float64[D] until each can start a request that it has room for: 0 for those offered, else one period.
     """
 
     devices: IntArray
@@ -35,10 +36,10 @@ class Considered(NamedTuple):
     wait_s: FloatArray
 
 
-def consider(fleet: Fleet, offered: IntArray, pace_s: FloatArray, least_kv_tokens: int) -> Considered:
-    """The offered devices and the faster ones with room for a request of `least_kv_tokens`, by `pace_s` [G]."""
+def consider(fleet: Fleet, offered: IntArray, pace_s: FloatArray) -> Considered:
+    """The offered devices and the fastest ones that are faster and not offered, by `pace_s` float64[G]."""
     found = np.empty(MOST_ALTERNATIVES, dtype=np.int64)
-    count = find_faster(pace_s, fleet.totals, fleet.active, offered, FASTER_BY, least_kv_tokens, found)
+    count = find_faster(pace_s, fleet.open_leases, fleet.active, offered, FASTER_BY, found)
     if not count:
         return Considered(offered, len(offered), np.zeros(len(offered)))
     devices = np.concatenate([offered, found[:count]])

@@ -9,27 +9,23 @@ from bidroute.core.queue import FloatArray, IntArray
 @kernel
 def find_faster(
     pace_s: FloatArray,
-    totals: IntArray,
+    open_leases: IntArray,
     active: IntArray,
     offered: IntArray,
     faster_by: float,
-    least_kv_tokens: int,
     found: IntArray,
 ) -> int:
     """Write the fastest alternatives to `offered` [D] into `found`, as many as it holds; returns how many there are.
 
-    An alternative is `active`, not offered, in the middle of a period (it runs something), has a free slot and
-    `least_kv_tokens` of free KV, and its `pace_s` [G] is `faster_by` times that of the slowest one offered. Fastest
-    first, equal ones by index. `totals` are the fleet's.
+    An alternative is `active`, not offered, runs something, and its `pace_s` [G] is `faster_by` times that of the
+    slowest one offered. Fastest first, equal ones by index.
     """
     slowest_s = 0.0
     for g in offered:
         slowest_s = max(slowest_s, pace_s[g])
     count = 0
     for g in active:
-        if pace_s[g] * faster_by > slowest_s or not 0 < totals[0, g] < totals[5, g]:
-            continue
-        if totals[8, g] - totals[2, g] - totals[3, g] < least_kv_tokens:
+        if pace_s[g] * faster_by > slowest_s or open_leases[g] == 0:
             continue
         is_offered = False
         for other in offered:

@@ -151,8 +151,7 @@ class BidPrice(Policy):
         return Bidding(self.objective, self.shadow_prices, scale, self.threshold_s, pace_s)
 
     def _considered(self, state: RoutingState, devices: Sequence[int], bidding: Bidding) -> Considered:
-        least_kv_tokens = int(state.queue.prompt_tokens.min()) + 1
-        return consider(state.fleet, np.asarray(devices, dtype=np.int64), bidding.pace_s, least_kv_tokens)
+        return consider(state.fleet, np.asarray(devices, dtype=np.int64), bidding.pace_s)
 
     def _explain_one(
         self,

@@ -32,6 +32,7 @@ from bidroute.policies.admission_kernels import (
     RELEASED,
     View,
     add,
+    gaps_between_ends,
     judge,
     startable,
 )
@@ -59,7 +60,7 @@ class Limits(NamedTuple):
 
 class Choice(NamedTuple):
     """The `devices` int64[D] of a decision: the first `offered` of them can start a request at once, the others, to
-    which none is released yet, after `later_s` float64[D]."""
+    which none is released now, after `later_s` float64[D]."""
 
     devices: IntArray
     offered: int
@@ -71,6 +72,7 @@ class Bids(NamedTuple):
     each request the best `ratio` float64[n] and whether it pays for any, `worth` bool[n]."""
 
     on: IntArray
+    rewards: FloatArray
     values: FloatArray
     ratios: FloatArray
     ratio: FloatArray
@@ -90,7 +92,7 @@ def rank(terms: Terms, waiting: QueueColumns, tables: Tables, later_s: FloatArra
         for row in range(n):
             ratio[row] = max(ratio[row], ratios[k, row])
             worth[row] |= values[k, row] > 0.0
-    return Bids(on, values, ratios, ratio, worth)
+    return Bids(on, rewards, values, ratios, ratio, worth)
 
 
 @kernel
@@ -151,30 +153,46 @@ def _fullness(numbers: IntArray, d: int) -> float:
 
 
 @kernel
+def _value_later(
+    terms: Terms, waiting: QueueColumns, row: int, g: int, reward: float, value: float, wait_s: float, later_s: float
+) -> float:
+    """What a bid for device g, made for a start in `wait_s`, is worth if it starts `later_s` after that."""
+    tokens = float(waiting.ints[EXACT_TOKENS, row])
+    if tokens == 0.0:
+        tokens = terms.class_tokens[waiting.ints[LENGTH_CLASS, row]]
+    behind_s = terms.threshold_s + tokens * (terms.pace_s[g] - terms.least_pace_s) + wait_s
+    return float(reward * behind_s / (behind_s + later_s) - (reward - value))
+
+
+@kernel
 def _walk(
     terms: Terms,
     waiting: QueueColumns,
     tables: Tables,
     view: View,
     bids: Bids,
-    later_s: FloatArray,
+    choice: Choice,
     order: IntArray,
     chosen: IntArray,
     verdicts: IntArray,
     turned_down: BoolArray,
 ) -> None:
-    """Offer each row of `order` to the devices on which it is worth its price, best first, until one takes it.
+    """Each row of `order` takes the device and the start at which it is worth most, of those that it pays for.
 
-    Fills `verdicts` [n] and `chosen` [n] (the position of the device) by row, and sets `turned_down` [D] where
-    one was refused that is still held. When the best held one has been passed over `max_skips` times, the devices on
-    which it is worth its price are kept for it.
+    A device that has no room for it may be worth more when it has some again than another one now: then it is held for
+    that, and the next one that would wait there expects to wait for one gap more. Fills `verdicts` [n] and
+    `chosen` [n] (the position of the device; D where it is held for room to come) by row, and sets `turned_down` [D]
+    where one was refused that is still held. When the best one that is held has been passed over `max_skips` times, the
+    devices on which it is worth its price are kept for it.
     """
     ints, numbers, fleet = waiting.ints, view.numbers, len(view.numbers)
-    values, ratios, column, row_bids = bids.values, bids.ratios, 0, np.empty((3, fleet, 1))
-    score, pays = np.empty(fleet), np.empty(fleet, dtype=np.bool_)
+    rewards, values, ratios, column, row_bids = bids.rewards, bids.values, bids.ratios, 0, np.empty((3, fleet, 1))
+    score, pays, has_room = np.empty(fleet), np.empty(fleet, dtype=np.bool_), np.empty(fleet, dtype=np.bool_)
     kept, kept_by_best = np.zeros(fleet, dtype=np.bool_), np.zeros(fleet, dtype=np.bool_)
     # The shortest prompt that was not safe, by device and class: batches only fill up, so a longer one is not either.
     unsafe_prompt = np.full((fleet, view.residual.shape[0]), ENDLESS)
+    gap_s = gaps_between_ends(view, terms.period_s)
+    opens_s = gap_s.copy()
     slots, best, passed = numbers[:, FREE].sum(), NOBODY, 0
     for k in range(len(order)):
         row = order[k]
@@ -184,20 +202,27 @@ def _walk(
         if len(bids.on) == fleet:
             column = row
         else:
-            values, ratios = row_bids[1], row_bids[2]
-            fill_bids(terms, waiting, tables, np.arange(fleet), order[k : k + 1], later_s, row_bids[0], values, ratios)
-            rank_by_best_device(row_bids[0], values, ratios)
+            rewards, values, ratios = row_bids[0], row_bids[1], row_bids[2]
+            fill_bids(
+                terms, waiting, tables, np.arange(fleet), order[k : k + 1], choice.later_s, rewards, values, ratios
+            )
+        untried = 0
         for d in range(fleet):
             pays[d], score[d] = values[d, column] > 0.0 and ratios[d, column] > -np.inf, -np.inf
+            has_room[d] = True
             if pays[d]:
                 bids.worth[row] = True
-                score[d] = ratios[d, column] / (1.0 + FULLER_TILT * _fullness(numbers, d))
-        verdict, refusals = UNTRIED, 0
-        while refusals < MOST_REFUSALS and verdict != RELEASED:
+                score[d] = values[d, column] / (1.0 + FULLER_TILT * _fullness(numbers, d))
+                untried += 1
+        verdict, refusals, waits = UNTRIED, 0, False
+        while untried > 0 and refusals < MOST_REFUSALS and verdict != RELEASED:
             d = int(np.argmax(score))
-            if score[d] == -np.inf:
+            if not has_room[d]:  # its room to come is worth more than what is left to try
+                opens_s[d] += gap_s[d]
+                waits = True
                 break
             score[d] = -np.inf
+            untried -= 1
             answer = BEHIND if kept[d] else startable(numbers, d, prompt, length)
             if answer == RELEASED and length == 0 and unsafe_prompt[d, length_class] <= prompt:
                 answer = KV_FUTURE
@@ -209,14 +234,20 @@ def _walk(
                 add(view, d, prompt, length_class, length)
             chosen[row], verdict = d, answer if answer == RELEASED else max(verdict, answer)
             refusals += answer > NO_SLOT
+            if answer != RELEASED and opens_s[d] < np.inf:
+                bid, g = (rewards[d, column], values[d, column]), choice.devices[d]
+                later = _value_later(terms, waiting, row, g, bid[0], bid[1], choice.later_s[d], opens_s[d])
+                has_room[d], score[d] = False, later / (1.0 + FULLER_TILT * _fullness(numbers, d))
         verdicts[row] = verdict
         if verdict == RELEASED:
             slots -= 1
-            passed += best != NOBODY and later_s[chosen[row]] == 0.0
+            passed += best != NOBODY and chosen[row] < choice.offered
         elif verdict != UNTRIED:
             turned_down |= pays
             if best == NOBODY and verdict > NO_SLOT:
                 best, kept_by_best = row, pays.copy()
+        if waits:
+            verdicts[row], chosen[row] = RELEASED, fleet
         if best != NOBODY and ints[SKIPS, best] + passed >= view.max_skips:
             kept = kept_by_best
     if best != NOBODY:
@@ -287,11 +318,12 @@ def release(
     Takes `Terms`, `QueueColumns`, `Prices`, `View`, `Limits` and `Choice` as plain tuples, because a call takes those
     three times faster than named ones. The devices are in the order of the view.
 
-    Requests rank by the ratio on their best device. Each is offered to those on which it is worth its price, best
-    first, until one takes it; it is held for one that is not offered yet. Then every device that is still empty takes
-    the best that can start there, whatever its price: else nothing might progress. Fills the position of each released
-    row's device in `chosen` [≥n] (the others' is undefined), and counts the others by reason in `held` [REASONS]. The
-    prices of devices whose room is found to be too dear are cut, and those of all of them when nobody is left waiting.
+    Requests rank by the ratio on their best device. Each goes to the device that it is worth most on, of those that it
+    pays for and that take it; it is held for one that is not offered yet, or has no room yet, where that is worth
+    more. Then every device that is still empty takes the best that can start there, whatever its price: else nothing
+    might progress. Fills the position of each released row's device in `chosen` [≥n] (the others' is undefined), and
+    counts the others by reason in `held` [REASONS]. The prices of devices whose room is found to be too dear are cut,
+    and those of all of them when nobody is left waiting.
     """
     return _release(
         Terms(*terms),
@@ -326,14 +358,14 @@ def _release(
     bids = rank(terms, waiting, tables, choice.later_s, _roomiest(numbers, max(limits.pairs // n, 1)))
     order = best_first(bids.ratio, waiting.ints[SEQUENCE], min(n, slots + limits.spare))
     verdicts, turned_down = np.full(n, UNTRIED), np.zeros(fleet, dtype=np.bool_)
-    _walk(terms, waiting, tables, view, bids, choice.later_s, order, chosen, verdicts, turned_down)
+    _walk(terms, waiting, tables, view, bids, choice, order, chosen, verdicts, turned_down)
     released: IntArray = order[verdicts[order] == RELEASED]
     for d in range(fleet):
         if numbers[d, LEASES] == 0:
             row = _fill_empty(waiting, view, bids.ratio, d, chosen, verdicts)
             if row != NOBODY:
                 released = np.append(released, row)
-    _count_held(bids.worth, verdicts, slots - len(released), held)
+    _count_held(bids.worth, verdicts, slots - np.count_nonzero(chosen[released] < fleet), held)
     if len(released) < n:
         _cut_idle_prices(prices, bids, numbers, choice, turned_down, limits.idle_cut)
     else:  # nobody is left who could find anything scarce
