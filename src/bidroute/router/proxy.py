@@ -70,6 +70,8 @@ class Proxy:
         try:
             return await self._until_served(exchange)
         except ClientGoneError:
+            if request.transport is not None:
+                request.transport.abort()  # it may be there, and not read: nothing can be said to it any more
             return web.Response(status=499) if exchange.response is None else exchange.response
         finally:
             ticket.close()
@@ -108,9 +110,11 @@ class Proxy:
                     client.on_pause = lambda paused: follower.pause(call, paused)
                     await self._upstream.run(call, "POST", worker, exchange.path, lines, exchange.body)
         except TimeoutError:
-            raise self._silent(exchange, watch, patience_s) from None
+            if not follower.said_all:
+                raise self._silent(exchange, watch, patience_s) from None
         except (OSError, EOFError, BadAnswerError) as problem:
-            raise broken(problem) from None
+            if not follower.said_all:
+                raise broken(problem) from None
         finally:
             client.on_pause = None
         return follower.ended(call) or self._whole(exchange, worker, call)
