@@ -101,9 +101,9 @@ class Follower:
             exchange.body = b""  # it cannot be tried again, and may be large
         exchange.response.write_piece(events)
 
-    def pause(self, call: Call, paused: bool) -> None:
+    def pause(self, paused: bool) -> None:
         """The client is slow to read, or reads again: its worker waits, and is not to blame."""
-        call.pause(paused)
+        self._watch.call.pause(paused)
         self._watch.on_client = paused
         self._watch.deadline_s = self._now() + self._stall_s
 

@@ -101,14 +101,15 @@ class Proxy:
         raw_headers = request._message.raw_headers
         lines = request_lines(raw_headers, worker.headers, exchange.request_id, not settings.api_keys)
         client = cast(PausingConnection, request.protocol)
-        watch = self._watchdog.watch(self._now() + patience_s)
+        call = Call()
+        watch = self._watchdog.watch(call, self._now() + patience_s)
         follower = Follower(exchange, worker.name, watch, settings.stall_timeout_s)
-        call = Call(follower.received if streamed else None)
         try:
-            async with asyncio.timeout(None) as watch.timer:
-                with watch:
-                    client.on_pause = lambda paused: follower.pause(call, paused)
-                    await self._upstream.run(call, "POST", worker, exchange.path, lines, exchange.body)
+            with watch:
+                if streamed:
+                    call.on_body = follower.received
+                    client.on_pause = follower.pause
+                await self._upstream.run(call, "POST", worker, exchange.path, lines, exchange.body)
         except TimeoutError:
             if not follower.said_all:
                 raise self._silent(exchange, watch, patience_s) from None
