@@ -163,10 +163,10 @@ class Proxy:
         fields = {
             "request_id": exchange.request_id,
             "ticket": ticket.id,
-            "path": exchange.path,
+            "path": exchange.path.partition("?")[0],
             "outcome": exchange.ticket.outcome,
             "status": exchange.status,
-            "worker": ticket.worker.name if ticket.worker is not None else None,
+            "worker": ticket.attempts[-1] if ticket.attempts else None,
             "attempts": ticket.attempts,
             "released_after_s": _rounded(exchange.released_s - exchange.arrived_s),
             "first_output_after_s": _rounded(exchange.started_s - exchange.arrived_s),
