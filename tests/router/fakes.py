@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -30,6 +31,7 @@ class FakeDispatcher:
         self.tickets: list[Ticket] = []
         self.events: list[tuple[object, ...]] = []
         self.open: set[int] = set()
+        self._ids = itertools.count()
         self.waiting = 0
 
     def least_busy(self, model: str) -> Worker:
@@ -40,7 +42,7 @@ class FakeDispatcher:
     def submit(self, job: Job) -> Ticket:
         if self.refusal is not None:
             raise self.refusal
-        ticket = Ticket(len(self.tickets), job, 0.0, job.prompt_tokens or 1)
+        ticket = Ticket(next(self._ids), job, 0.0, job.prompt_tokens or 1)
         self.tickets.append(ticket)
         self.open.add(ticket.id)
         return ticket

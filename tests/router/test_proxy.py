@@ -235,12 +235,14 @@ async def test_a_client_that_leaves_at_done_was_served() -> None:
 async def test_a_client_that_does_not_read_is_not_the_workers_fault() -> None:
     flood = [chunk("x" * 100_000) for _ in range(200)]
     async with FakeWorker(streams(*flood)).running() as worker, router(worker, stall_timeout_s=0.3) as routed:
-        _, writer = await asyncio.open_connection("127.0.0.1", routed.listener.port, limit=1024)
+        reader, writer = await asyncio.open_connection("127.0.0.1", routed.listener.port, limit=1024)
         body = json.dumps(STREAM).encode()
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await asyncio.sleep(0.1)
         await routed.dispatcher.settled()
         assert routed.dispatcher.ends == [("cancelled",)]
+        cut_off = await asyncio.wait_for(reader.read(), 2)
+        assert not cut_off.endswith(b"0\r\n\r\n")
         writer.close()
 
 
@@ -306,4 +308,14 @@ async def test_an_answer_that_is_no_json_is_passed_on() -> None:
 
     async with FakeWorker(text).running() as worker, router(worker) as routed:
         assert (await post(routed, WHOLE))[1] == b"hello"
+        assert routed.dispatcher.ends == [("finished", None, None)]
+
+
+@pytest.mark.parametrize("end", [3.0, ConnectionError])
+async def test_after_the_last_event_it_matters_no_more_how_it_ends(end: Any) -> None:
+    async with (
+        FakeWorker(streams(chunk("a"), DONE, 0.02, end)).running() as worker,
+        router(worker, stall_timeout_s=0.2) as routed,
+    ):
+        assert (await post(routed, STREAM))[1] == chunk("a") + DONE
         assert routed.dispatcher.ends == [("finished", None, None)]

@@ -275,7 +275,7 @@ async def test_nothing_a_client_says_is_logged(caplog: pytest.LogCaptureFixture)
         with caplog.at_level(logging.DEBUG, logger="bidroute"):
             headers = {"Authorization": secret, "x-request-id": "id-1"}
             body = {"model": secret, "prompt": secret, "user": secret}
-            await call(routed, "POST", "/v1/completions", json=body, headers=headers)
+            await call(routed, "POST", f"/v1/completions?{secret}", json=body, headers=headers)
             await call(routed, "POST", "/v1/completions", data=b"{" + secret.encode())
             await raw(routed.listener.port, PATH + secret.encode() + b"\x00: x\r\n\r\n")
     from bidroute.router.request_log import JsonLines

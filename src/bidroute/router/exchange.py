@@ -98,13 +98,19 @@ class Follower:
         exchange = self._exchange
         if exchange.response is None:
             exchange.response = exchange.client_answer(answer, self._worker_name)
+            exchange.body = b""  # it cannot be tried again, and may be large
         exchange.response.write_piece(events)
 
-    def pause(self, call: Call, paused: bool) -> None:
+    def pause(self, paused: bool) -> None:
         """The client is slow to read, or reads again: its worker waits, and is not to blame."""
-        call.pause(paused)
+        self._watch.call.pause(paused)
         self._watch.on_client = paused
         self._watch.deadline_s = self._now() + self._stall_s
+
+    @property
+    def said_all(self) -> bool:
+        """Whether the stream's last event was seen, so that it matters no more how the connection ends."""
+        return self._scanner is not None and self._scanner.done
 
     def ended(self, call: Call) -> ClientAnswer | None:
         """The answer's end; None where it was no stream of events. Raises AttemptError where it broke off."""

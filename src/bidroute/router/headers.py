@@ -21,6 +21,7 @@ _NOT_TO_WORKERS = frozenset(
         b"proxy-connection",
     )
 ) | {b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host", b"expect", b"accept-encoding", b"x-request-id"}
+_NOT_WITH_THE_KEY = _NOT_TO_WORKERS | {b"authorization"}
 _MAX_REQUEST_ID = 128
 
 
@@ -31,11 +32,9 @@ def request_lines(
 
     Without `keep_key` the client's Authorization stays here: it is a key for this router.
     """
-    dropped = _NOT_TO_WORKERS
+    dropped = _NOT_TO_WORKERS if keep_key else _NOT_WITH_THE_KEY
     if worker:
         dropped = dropped | {name.lower().encode() for name in worker}
-    if not keep_key:
-        dropped = dropped | {b"authorization"}
     lines, named = [], b""
     for name, value in client:
         lower = name.lower()

@@ -70,6 +70,8 @@ class Proxy:
         try:
             return await self._until_served(exchange)
         except ClientGoneError:
+            if request.transport is not None:
+                request.transport.abort()  # it may be there, and not read: nothing can be said to it any more
             return web.Response(status=499) if exchange.response is None else exchange.response
         finally:
             ticket.close()
@@ -99,18 +101,21 @@ class Proxy:
         raw_headers = request._message.raw_headers
         lines = request_lines(raw_headers, worker.headers, exchange.request_id, not settings.api_keys)
         client = cast(PausingConnection, request.protocol)
-        watch = self._watchdog.watch(self._now() + patience_s)
+        call = Call()
+        watch = self._watchdog.watch(call, self._now() + patience_s)
         follower = Follower(exchange, worker.name, watch, settings.stall_timeout_s)
-        call = Call(follower.received if streamed else None)
         try:
-            async with asyncio.timeout(None) as watch.timer:
-                with watch:
-                    client.on_pause = lambda paused: follower.pause(call, paused)
-                    await self._upstream.run(call, "POST", worker, exchange.path, lines, exchange.body)
+            with watch:
+                if streamed:
+                    call.on_body = follower.received
+                    client.on_pause = follower.pause
+                await self._upstream.run(call, "POST", worker, exchange.path, lines, exchange.body)
         except TimeoutError:
-            raise self._silent(exchange, watch, patience_s) from None
+            if not follower.said_all:
+                raise self._silent(exchange, watch, patience_s) from None
         except (OSError, EOFError, BadAnswerError) as problem:
-            raise broken(problem) from None
+            if not follower.said_all:
+                raise broken(problem) from None
         finally:
             client.on_pause = None
         return follower.ended(call) or self._whole(exchange, worker, call)
@@ -158,10 +163,10 @@ class Proxy:
         fields = {
             "request_id": exchange.request_id,
             "ticket": ticket.id,
-            "path": exchange.path,
+            "path": exchange.path.partition("?")[0],
             "outcome": exchange.ticket.outcome,
             "status": exchange.status,
-            "worker": ticket.worker.name if ticket.worker is not None else None,
+            "worker": ticket.attempts[-1] if ticket.attempts else None,
             "attempts": ticket.attempts,
             "released_after_s": _rounded(exchange.released_s - exchange.arrived_s),
             "first_output_after_s": _rounded(exchange.started_s - exchange.arrived_s),

@@ -51,6 +51,7 @@ class Call:
         """End it with this."""
         if not self.ended.done():
             self.ended.set_exception(problem)
+            self.ended.exception()  # nobody may be left to ask for it
 
     def pause(self, paused: bool) -> None:
         """Let the worker wait (or not any more) while the client is slow to read."""

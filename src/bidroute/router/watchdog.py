@@ -10,23 +10,24 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
+from bidroute.router.upstream import Call
+
 _SWEEPS_PER_TIMEOUT = 4
 _SWEEP_S = (0.02, 1.0)  # the shortest and the longest time between sweeps
 
 
 class Watch:
-    """One exchange under watch, as a context: TimeoutError is raised in it once `deadline_s` (loop time) has passed.
+    """One call under watch, as a context: it fails with TimeoutError once `deadline_s` (loop time) has passed.
 
-    `timer` is the `asyncio.timeout(None)` around it, to be set first. `on_client` says whose move it is, and so who is
-    to blame.
+    `on_client` says whose move it is, and so who is to blame.
     """
 
-    __slots__ = ("_watched", "deadline_s", "on_client", "timer")
+    __slots__ = ("_watched", "call", "deadline_s", "on_client")
 
-    def __init__(self, watched: set[Watch], deadline_s: float) -> None:
+    def __init__(self, watched: set[Watch], call: Call, deadline_s: float) -> None:
         self._watched = watched
+        self.call = call
         self.deadline_s = deadline_s
-        self.timer: asyncio.Timeout
         self.on_client = False
 
     def __enter__(self) -> Self:
@@ -58,9 +59,9 @@ class Watchdog:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
 
-    def watch(self, deadline_s: float) -> Watch:
-        """A watch to be entered inside `async with asyncio.timeout(None) as watch.timer`."""
-        return Watch(self._watched, deadline_s)
+    def watch(self, call: Call, deadline_s: float) -> Watch:
+        """A watch to be entered while the call runs."""
+        return Watch(self._watched, call, deadline_s)
 
     async def _sweep(self) -> None:
         now = asyncio.get_running_loop().time
@@ -69,4 +70,4 @@ class Watchdog:
             now_s = now()
             for watch in [watch for watch in self._watched if watch.deadline_s < now_s]:
                 self._watched.discard(watch)
-                watch.timer.reschedule(now_s)
+                watch.call.fail(TimeoutError())
