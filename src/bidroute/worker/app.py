@@ -42,6 +42,8 @@ class WorkerApp:
             parse_decode_latency(settings.latency),
             parse_prefill_latency(settings.prefill),
         )
+        self.engine.prefill.seconds(1)  # compiled now rather than while the first request waits
+        self.engine.latency.seconds(1, 1)
         self.runner = Runner(self.engine, settings.time_scale, self.faults)
         self.ended: Counter[str] = Counter()
         self._lengths = Random(settings.seed)
