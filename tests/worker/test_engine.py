@@ -85,9 +85,9 @@ def test_who_leaves_frees_its_kv_at_once(passes: int) -> None:
     assert (stays.generated, leaves.generated < 9, one.free) == (9, True, 8)
 
 
-rows = st.lists(
-    st.tuples(st.integers(0, 3000), st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=25
-).map(sorted)
+rows = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=25).map(
+    sorted
+)
 
 
 @given(rows=rows, slots=st.integers(1, 6), block_size=st.sampled_from([1, 4, 16]), budget=st.integers(6, 40))

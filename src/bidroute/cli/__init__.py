@@ -1,4 +1,4 @@
-"""The command line: `bidroute compare`, `bidroute explain` and `bidroute bench`."""
+"""The command line: `bidroute compare`, `explain`, `bench`, `worker` and `replay`."""
 
 from bidroute.cli.app import main
 

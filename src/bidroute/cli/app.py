@@ -13,6 +13,7 @@ from bidroute import __version__
 from bidroute.cli.bench import bench_command
 from bidroute.cli.compare import compare_command
 from bidroute.cli.explain import explain_command
+from bidroute.cli.replay import replay_command
 from bidroute.cli.worker import worker_command
 from bidroute.errors import BidrouteError
 
@@ -33,7 +34,8 @@ app.command("compare")(compare_command)
 app.command("explain")(explain_command)
 app.command("bench")(bench_command)
 app.command("worker")(worker_command)
-_COMMANDS = ("compare", "explain", "bench", "worker")
+app.command("replay")(replay_command)
+_COMMANDS = ("compare", "explain", "bench", "worker", "replay")
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,8 +1,9 @@
-"""The engine in real time: iterations begin and end by the clock of the event loop."""
+"""The engine in real time: iterations begin and end by the clock."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 
 from bidroute.worker.engine import Engine, Sequence
 from bidroute.worker.faults import Faults
@@ -30,23 +31,22 @@ class Runner:
 
     async def run(self) -> None:
         """Iterate for ever; sleeps while there is nothing to do."""
-        loop = asyncio.get_running_loop()
-        start_s = loop.time()
+        start_s = time.monotonic()
         while True:
             await self.faults.unhung.wait()
             duration_s = self.engine.begin()
             if duration_s is None:
                 self._work.clear()
                 await self._work.wait()
-                start_s = loop.time()
+                start_s = time.monotonic()
                 continue
             end_s = start_s + duration_s * self.faults.slowdown / self.time_scale
-            await asyncio.sleep(max(0.0, end_s - loop.time()))
+            await asyncio.sleep(max(0.0, end_s - time.monotonic()))
             await self.faults.unhung.wait()
             for sequence in self.engine.complete():
                 if sequence.wake is not None:
                     sequence.wake()
-            late_s = loop.time() - end_s
+            late_s = time.monotonic() - end_s
             if late_s > LONGEST_LAG_S:
                 self.lag_s += late_s
                 end_s += late_s
