@@ -8,7 +8,7 @@ import time
 import aiohttp
 import pytest
 
-from tests.worker.live import live
+from tests.worker.live import Live, live
 
 COMPLETIONS = "/v1/completions"
 BODY = {"prompt": "a", "max_tokens": 5, "ignore_eos": True}
@@ -57,11 +57,9 @@ async def test_errors_by_count() -> None:
 async def test_dropped_connections(after_tokens: int, stream: bool) -> None:
     async with live(allow_faults=True) as one:
         await one.post("/fault", {"kind": "drop", "after_tokens": after_tokens})
-        raw = b""
+        raw = bytearray()
         with pytest.raises(aiohttp.ClientError):
-            async with one.session.post(one.url + COMPLETIONS, json={**BODY, "stream": stream}) as response:
-                async for data in response.content.iter_any():
-                    raw += data
+            await read_into(raw, one, stream)
         assert raw.count(b"data:") <= after_tokens
         assert one.worker.engine.free == one.worker.engine.kv_blocks
 
@@ -79,3 +77,9 @@ async def test_bad_health() -> None:
     async with live(allow_faults=True) as one:
         await one.post("/fault", {"kind": "unhealthy", "status": 503})
         assert (await one.get("/health"))[0] == 503
+
+
+async def read_into(raw: bytearray, one: Live, stream: bool) -> None:
+    async with one.session.post(one.url + COMPLETIONS, json={**BODY, "stream": stream}) as response:
+        async for data in response.content.iter_any():
+            raw += data

@@ -43,11 +43,10 @@ class AnswerStream:
     def _read(self, event: bytes) -> None:
         try:
             data = json.loads(event)
-        except ValueError:
-            self.error = f"not JSON: {event[:100]!r}"
-            return
-        if "error" in data:
-            self.error = str(data["error"])
-        self.usage = data.get("usage") or self.usage
-        if any(choice.get("text") or (choice.get("delta") or {}).get("content") for choice in data.get("choices", [])):
-            self.chunks += 1
+            if "error" in data:
+                self.error = str(data["error"])
+            self.usage = data.get("usage") or self.usage
+            texts = [choice.get("text") or (choice.get("delta") or {}).get("content") for choice in data["choices"]]
+            self.chunks += any(texts)
+        except (ValueError, TypeError, AttributeError, LookupError):
+            self.error = self.error or f"not an OpenAI event: {event[:100]!r}"
