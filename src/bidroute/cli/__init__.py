@@ -1,4 +1,4 @@
-"""The command line: `bidroute compare`, `explain`, `bench`, `worker` and `replay`."""
+"""The command line: `bidroute compare`, `explain`, `bench`, `worker`, `replay` and `demo-live`."""
 
 from bidroute.cli.app import main
 

@@ -12,6 +12,7 @@ import typer
 from bidroute import __version__
 from bidroute.cli.bench import bench_command
 from bidroute.cli.compare import compare_command
+from bidroute.cli.demo_live import demo_live_command
 from bidroute.cli.explain import explain_command
 from bidroute.cli.replay import replay_command
 from bidroute.cli.worker import worker_command
@@ -35,7 +36,8 @@ app.command("explain")(explain_command)
 app.command("bench")(bench_command)
 app.command("worker")(worker_command)
 app.command("replay")(replay_command)
-_COMMANDS = ("compare", "explain", "bench", "worker", "replay")
+app.command("demo-live")(demo_live_command)
+_COMMANDS = ("compare", "explain", "bench", "worker", "replay", "demo-live")
 
 
 def _show_version(wanted: bool) -> None:
