@@ -10,6 +10,7 @@ import pytest
 
 from bidroute.errors import ConfigError
 from bidroute.replay.demo import FLEET, Demo, demo_workload, router_config, run_demo
+from bidroute.replay.processes import Child, free_port
 
 ROTATION = (sys.executable, str(Path(__file__).with_name("rotation.py")))
 
@@ -37,10 +38,11 @@ def test_it_runs_and_compares() -> None:
     assert said[0].startswith("one: router at http://127.0.0.1:")
 
 
-def test_a_router_that_does_not_start_is_told_in_one_line() -> None:
-    broken = (sys.executable, "-c", "raise SystemExit('no such thing')")
-    with pytest.raises(ConfigError, match="it said: no such thing"):
-        run_demo(Demo(("one",), requests=2, router=broken), lambda _: None, lambda *_: None)
+async def test_what_does_not_start_is_told_in_one_line(tmp_path: Path) -> None:
+    child = Child([sys.executable, "-c", "raise SystemExit('no such thing')"], tmp_path / "log")
+    with pytest.raises(ConfigError, match="said: no such thing"):
+        await child.answers(f"http://127.0.0.1:{free_port()}")
+    await child.end()
 
 
 @pytest.mark.parametrize("wrong", [{"requests": 1}, {"time_scale": 0.0}, {"policies": ()}])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import json
 import sys
 import tempfile
@@ -16,7 +16,7 @@ import yaml
 
 from bidroute.errors import ConfigError
 from bidroute.experiments.results import Comparison
-from bidroute.replay.processes import free_port, running
+from bidroute.replay.processes import Child, free_port
 from bidroute.replay.results import comparison_of
 from bidroute.replay.run import Progress, replay
 from bidroute.replay.settings import ReplaySettings
@@ -102,20 +102,20 @@ async def _run_policy(
     ports = [free_port() for _ in range(len(FLEET) + 1)]
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     *workers, router = urls
-    async with contextlib.AsyncExitStack() as stack:
-        for worker, port, url in zip(FLEET, ports, workers, strict=False):
-            command = worker_command(worker, port, demo.time_scale)
-            await stack.enter_async_context(running(command, folder / f"{worker.name}.log", f"{url}/health"))
-        config = folder / f"{policy}.yaml"
-        config.write_text(yaml.safe_dump(router_config(policy, workers)), encoding="utf-8")
-        command = [*demo.router, "--port", str(ports[-1]), "--config", str(config)]
-        log = folder / f"{policy}.log"
-        await stack.enter_async_context(running(command, log, f"{router}/v1/models", _lists_a_model))
+    config = folder / f"{policy}.yaml"
+    config.write_text(yaml.safe_dump(router_config(policy, workers)), encoding="utf-8")
+    children = []
+    try:
+        for worker, port in zip(FLEET, ports, strict=False):
+            children.append(Child(worker_command(worker, port, demo.time_scale), folder / f"{worker.name}.log"))
+        await asyncio.gather(*(child.answers(f"{url}/health") for child, url in zip(children, workers, strict=True)))
+        children.append(Child([*demo.router, "--port", str(ports[-1]), "--config", str(config)], folder / "router.log"))
+        await children[-1].answers(f"{router}/v1/models", _lists_a_model)
         say(f"{policy}: router at {router}, workers at {', '.join(workers)}")
-        settings = ReplaySettings(
-            router, MODEL, policy, "bursty chat", timeout_s=300.0, scrape=tuple(workers), bytes_per_token=4.0
-        )
+        settings = ReplaySettings(router, MODEL, policy, "bursty chat", timeout_s=300.0, scrape=tuple(workers))
         replayed = await replay(settings, workload, demo.time_scale, demo.seed, on_progress)
+    finally:
+        await asyncio.gather(*(child.end() for child in children))
     return comparison_of(settings, [replayed])
 
 
