@@ -42,6 +42,8 @@ def test_a_worker_a_replay_and_a_clean_end(tmp_path: Path, capsys: pytest.Captur
         (["worker", "--max-num-queued-reqs", "-1"], "--max-num-queued-reqs -1"),
         (["worker", "--latency", "abacus"], "'abacus' is unknown"),
         (["worker", "--prefill", "affine:1"], "affine:1"),
+        (["worker", "--port", "70000"], "--port"),
+        (["worker", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1:8101"),
         (["replay"], "--target"),
         (["replay", "--target", "here"], "address 'here'"),
         (["replay", "--target", "http://127.0.0.1:1"], "cannot begin against"),

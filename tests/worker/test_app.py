@@ -69,6 +69,8 @@ async def test_lengths_are_drawn_from_the_seed_unless_they_are_forced() -> None:
 BAD = [
     (COMPLETIONS, b"{", 400),
     (COMPLETIONS, b'{"prompt": "\xff"}', 400),
+    (COMPLETIONS, b'{"prompt": "\\ud800"}', 400),
+    (COMPLETIONS, b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
     (COMPLETIONS, {}, 400),
     (COMPLETIONS, {"prompt": ""}, 400),
     (COMPLETIONS, {"prompt": ["a", "b"]}, 400),

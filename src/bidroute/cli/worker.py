@@ -18,7 +18,9 @@ def worker_command(
     host: Annotated[str, typer.Option(metavar="ADDRESS", rich_help_panel=_SERVER, help="Address to listen on.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(metavar="N", rich_help_panel=_SERVER, help="Port; 0 takes a free one.")] = 8101,
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, rich_help_panel=_SERVER, help="Port; 0 takes a free one.")
+    ] = 8101,
     model: Annotated[
         str, typer.Option(metavar="NAME", rich_help_panel=_SERVER, help="The model's name.")
     ] = "bidroute-worker",

@@ -69,7 +69,7 @@ def decode(raw: bytes, settings: WorkerSettings) -> Body:
     """Read a body and check its model. Raises RequestError."""
     try:
         body = msgspec.json.decode(raw, type=Body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise _bad(str(problem)) from None
     if body.model not in (None, "", settings.model):
         raise RequestError(404, "NotFoundError", f"The model `{body.model}` does not exist.")
@@ -103,7 +103,7 @@ def generation(body: Body, settings: WorkerSettings, lengths: Random, *, chat: b
 
 def text_tokens(text: str, settings: WorkerSettings) -> int:
     """Tokens of a text, estimated from its bytes."""
-    return max(1, math.ceil(len(text.encode()) / settings.bytes_per_token))
+    return max(1, math.ceil(len(text.encode("utf-8", "surrogatepass")) / settings.bytes_per_token))
 
 
 def _drawn_tokens(mean: float, lengths: Random) -> int:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import uvloop
 from aiohttp import web
 
+from bidroute.errors import ConfigError
 from bidroute.worker.app import WorkerApp
 from bidroute.worker.settings import WorkerSettings
 
@@ -33,8 +34,11 @@ async def serving(
 
 
 def serve(settings: WorkerSettings, host: str, port: int) -> None:
-    """Serve until SIGINT or SIGTERM, on uvloop."""
-    uvloop.run(_serve(settings, host, port))
+    """Serve until SIGINT or SIGTERM, on uvloop. Raises ConfigError where it cannot listen."""
+    try:
+        uvloop.run(_serve(settings, host, port))
+    except OSError as problem:
+        raise ConfigError(f"cannot listen on {host}:{port}: {problem.strerror or problem}; choose another") from None
 
 
 async def _serve(settings: WorkerSettings, host: str, port: int) -> None:
