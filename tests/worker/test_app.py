@@ -132,6 +132,10 @@ async def test_metrics_follow_the_requests() -> None:
         assert await one.metric("vllm:prompt_tokens_total") == 40.0
         assert await one.metric("vllm:generation_tokens_total") == 8.0
         assert await one.metric("vllm:iteration_tokens_total_count") == 8.0
+        assert await one.metric("vllm:time_to_first_token_seconds_count") == 2.0
+        assert await one.metric("vllm:time_to_first_token_seconds_sum") == pytest.approx(0.15, abs=0.1)
+        assert await one.metric("vllm:inter_token_latency_seconds_count") == 6.0
+        assert await one.metric("vllm:inter_token_latency_seconds_sum") == pytest.approx(0.3, abs=0.1)
         assert await one.metric("vllm:request_success_total", 'finished_reason="length"') == 2.0
         assert await one.metric("vllm:num_preemptions_total") == 0.0
 

@@ -18,7 +18,7 @@ class Sequence:
     """One request in the engine, of `prompt` and `output` tokens (its true length).
 
     `computed` prompt tokens are processed, `generated` tokens produced; `blocks` of KV are held. `wake` is called
-    after each iteration that gave it a token.
+    after each iteration that gave it a token; `told_s` is for who keeps the time: when it came, then its last token.
     """
 
     prompt: int
@@ -28,6 +28,7 @@ class Sequence:
     generated: int = 0
     blocks: int = 0
     preemptions: int = 0
+    told_s: float = 0.0
 
     @property
     def context(self) -> int:

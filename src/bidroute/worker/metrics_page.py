@@ -55,14 +55,15 @@ def metrics_page(settings: WorkerSettings, runner: Runner, ended: Mapping[str, i
         "Requests that ended, by reason.",
         *(("", {"finished_reason": reason}, float(ended.get(reason, 0))) for reason in FINISHED_REASONS),
     )
-    family(
-        "vllm:iteration_tokens_total",
-        "histogram",
-        "Tokens per iteration.",
-        ("_bucket", {"le": "+Inf"}, float(counters.passes)),
-        ("_count", {}, float(counters.passes)),
-        ("_sum", {}, float(counters.pass_tokens)),
-    )
+
+    def histogram(name: str, text: str, count: int, total: float) -> None:
+        bucket = ("_bucket", {"le": "+Inf"}, float(count))
+        family(f"vllm:{name}", "histogram", text, bucket, ("_count", {}, float(count)), ("_sum", {}, total))
+
+    histogram("iteration_tokens_total", "Tokens per iteration.", counters.passes, float(counters.pass_tokens))
+    first, gaps = runner.first_tokens, runner.token_gaps
+    histogram("time_to_first_token_seconds", "Time to first token.", first.count, first.sum_s)
+    histogram("inter_token_latency_seconds", "Time between tokens.", gaps.count, gaps.sum_s)
     # Like vLLM, one block more than requests can use.
     cache = {"block_size": str(settings.block_size), "num_gpu_blocks": str(settings.kv_blocks + 1)}
     family("vllm:cache_config_info", "gauge", "The KV cache.", ("", cache, 1.0))
