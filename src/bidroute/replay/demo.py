@@ -28,6 +28,7 @@ MODEL = "demo"
 RATE_PER_S = 4.5  # in the workers' own time; about 0.85 of what they can do
 BURSTINESS = 1.0
 EPISODE_S = 8.0
+TIMEOUT_S = 180.0  # more than any policy needs: a rotation takes 60
 MOST_PROMPT_TOKENS = 3000
 MOST_OUTPUT_TOKENS = 800
 Say = Callable[[str], None]
@@ -112,7 +113,7 @@ async def _run_policy(
         children.append(Child([*demo.router, "--port", str(ports[-1]), "--config", str(config)], folder / "router.log"))
         await children[-1].answers(f"{router}/v1/models", _lists_a_model)
         say(f"{policy}: router at {router}, workers at {', '.join(workers)}")
-        settings = ReplaySettings(router, MODEL, policy, "bursty chat", timeout_s=300.0, scrape=tuple(workers))
+        settings = ReplaySettings(router, MODEL, policy, "bursty chat", timeout_s=TIMEOUT_S, scrape=tuple(workers))
         replayed = await replay(settings, workload, demo.time_scale, demo.seed, on_progress)
     finally:
         await asyncio.gather(*(child.end() for child in children))
