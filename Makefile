@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit bench clean help
+.PHONY: demo demo-live test lint types unit bench clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -15,12 +15,19 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet -e .
 	@touch $@
 
+$(VENV)/.installed-serve: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -e '.[serve]'
+	@touch $@
+
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	@touch $@
 
 demo: $(VENV)/.installed  ## compare routing policies on a built-in workload; writes demo.html
 	$(BIN)/bidroute compare --trace builtin:azure-conv-like --html demo.html
+
+demo-live: $(VENV)/.installed-serve  ## the live router on three unlike stand-in workers, against round robin
+	$(BIN)/bidroute demo-live
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

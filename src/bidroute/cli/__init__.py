@@ -1,4 +1,4 @@
-"""The command line: `bidroute compare`, `bidroute explain` and `bidroute bench`."""
+"""The command line: `bidroute compare`, `explain`, `bench`, `worker`, `replay` and `demo-live`."""
 
 from bidroute.cli.app import main
 

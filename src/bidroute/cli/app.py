@@ -12,8 +12,11 @@ import typer
 from bidroute import __version__
 from bidroute.cli.bench import bench_command
 from bidroute.cli.compare import compare_command
+from bidroute.cli.demo_live import demo_live_command
 from bidroute.cli.explain import explain_command
+from bidroute.cli.replay import replay_command
 from bidroute.cli.serve import serve_command
+from bidroute.cli.worker import worker_command
 from bidroute.errors import BidrouteError
 
 EXIT_BAD_INPUT = 2
@@ -33,7 +36,10 @@ app.command("compare")(compare_command)
 app.command("explain")(explain_command)
 app.command("bench")(bench_command)
 app.command("serve")(serve_command)
-_COMMANDS = ("compare", "explain", "bench", "serve")
+app.command("worker")(worker_command)
+app.command("replay")(replay_command)
+app.command("demo-live")(demo_live_command)
+_COMMANDS = ("compare", "explain", "bench", "serve", "worker", "replay", "demo-live")
 
 
 def _show_version(wanted: bool) -> None:

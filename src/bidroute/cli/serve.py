@@ -131,7 +131,7 @@ def serve_command(
     http = {"host": host, "port": port, "trusted_hints": trust, "api_keys": _keys()}
     routing = {"policy": policy, "objective": objective, "lengths": lengths, "admin_port": admin_port}
     routing["admin_token"] = os.environ.get(_TOKEN_VARIABLE) or None
-    run(merged(config, worker or [], routing, http), log_level, config)
+    run(merged(config, worker or [], routing, http), log_level, None if worker else config)
 
 
 def merged(config: Path | None, workers: list[str], routing: dict[str, Any], http: dict[str, Any]) -> RouterSettings:

@@ -28,7 +28,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "lengths": settings.lengths,
         "objective": settings.objective,
         "seeds": list(experiment.scenarios),
-        "workload": _workload(scenario.workload, experiment.speedup),
+        "workload": workload_data(scenario.workload, experiment.speedup),
         "fleet": _fleet(experiment, decode_only),
         "engine": {
             **asdict(scenario.engine),
@@ -36,22 +36,23 @@ def describe(experiment: Experiment) -> dict[str, Any]:
             "max_batched_tokens": None if decode_only else scenario.engine.max_batched_tokens,
         },
         "load": {
-            "load": _finite(experiment.load.load),
+            "load": finite(experiment.load.load),
             "capacity_requests_per_s": experiment.load.capacity_per_s,
             "binding": experiment.load.binding,
         },
-        "slo": {name: _finite(value) for name, value in asdict(experiment.slo).items()},
+        "slo": {name: finite(value) for name, value in asdict(experiment.slo).items()},
         "version": __version__,
     }
 
 
-def _workload(workload: Workload, speedup: float) -> dict[str, Any]:
+def workload_data(workload: Workload, speedup: float) -> dict[str, Any]:
+    """The figures of a workload that arrives `speedup` times faster than its trace."""
     return {
         "requests": len(workload),
         "skipped_rows": workload.skipped_rows,
         "speedup": speedup,
         "duration_s": float(workload.arrival_s[-1] - workload.arrival_s[0]),
-        "requests_per_s": _finite(arrivals_per_s(workload)),
+        "requests_per_s": finite(arrivals_per_s(workload)),
         "prompt_tokens": _distribution(workload.prompt_tokens),
         "output_tokens": _distribution(workload.output_tokens),
     }
@@ -81,5 +82,6 @@ def _common_block_size(scenario: Scenario) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The number, or None where it does not exist in JSON."""
     return value if math.isfinite(value) else None

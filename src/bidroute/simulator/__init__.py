@@ -1,5 +1,6 @@
 """The discrete-event simulator: a cluster of continuous-batching engines, exact per iteration."""
 
+from bidroute.core.figures import RequestTimes, Slo
 from bidroute.simulator.latency import (
     DecodeLatency,
     PrefillLatency,
@@ -12,7 +13,7 @@ from bidroute.simulator.latency import (
     table_decode,
     table_prefill,
 )
-from bidroute.simulator.metrics import RequestTimes, Slo, request_times, summary
+from bidroute.simulator.metrics import request_times, summary
 from bidroute.simulator.recording import RecordOptions, Timeline
 from bidroute.simulator.result import Outcome, RunResult
 from bidroute.simulator.run import simulate
