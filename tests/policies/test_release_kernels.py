@@ -49,11 +49,13 @@ class Twin:
         spare: int,
         offered: int,
         behind_s: np.ndarray,
+        tokens: np.ndarray,
     ) -> None:
         self.queue, self.batches, self.bids, self.view = waiting.queue, batches, bids, view
         self.n, self.fleet = len(waiting.queue), range(len(batches))
         self.slots = sum(max(batch.slots - len(batch.members), 0) for batch in batches)
         self.spare, self.offered, self.behind_s = spare, offered, behind_s
+        self.tokens = tokens
         self.gap_s = gaps_between_ends(view, waiting.fleet.period_s)
         self.released: dict[int, int] = {}
         self.verdicts: dict[int, int] = {}
@@ -81,24 +83,32 @@ class Twin:
         behind_s = self.behind_s[d, row]
         return reward * behind_s / (behind_s + later_s) - (reward - value)
 
+    def ends_needed(self, row: int, d: int, answer: int) -> float:
+        if answer not in (KV_NOW, KV_FUTURE):
+            return 1.0
+        members = self.batches[d].members
+        held = sum(blocks(member.size, self.batches[d].block) for member in members)
+        return max((self.request(row)[0] + self.tokens[row]) * len(members) / held, 1.0)
+
     def run(self) -> None:
         self.order = sorted(range(self.n), key=lambda row: (-self.bids.ratio[:, row].max(), self.queue.sequence[row]))
         if self.slots == 0:
             return
         best, passed, kept = -1, 0, set[int]()
-        opens_s = self.gap_s.copy()
-        for row in self.order[: self.slots + self.spare]:
+        ahead = np.zeros(len(self.batches))
+        for place, row in enumerate(self.order[: self.slots + self.spare]):
             if sum(d < len(self.batches) for d in self.released.values()) == self.slots:
                 break
             wanted = [d for d in self.fleet if self.pays(row, d)]
             now = {d: self.bids.value[d, row] / self.tilt(d) for d in wanted}
             later: dict[int, float] = {}
+            ends: dict[int, float] = {}
             verdict = -1
             while now and verdict != RELEASED:
                 d = max(now, key=lambda d: (now[d], -d))
                 soon = max(later, key=lambda d: (later[d], -d), default=None)
                 if soon is not None and (later[soon], -soon) > (now[d], -d):
-                    opens_s[soon] += self.gap_s[soon]
+                    ahead[soon] += ends[soon]
                     self.released[row] = len(self.batches)
                     break
                 del now[d]
@@ -107,8 +117,10 @@ class Twin:
                 if answer == RELEASED:
                     self.take(row, d)
                     passed += best >= 0 and d < self.offered
-                elif opens_s[d] < np.inf:
-                    later[d] = self.value_later(row, d, opens_s[d]) / self.tilt(d)
+                elif self.gap_s[d] < np.inf:
+                    ends[d] = self.ends_needed(row, d, answer)
+                    wait_s = self.gap_s[d] * (ahead[d] + ends[d] * (self.n - place))
+                    later[d] = self.value_later(row, d, wait_s) / self.tilt(d)
             self.verdicts[row] = verdict
             if wanted and verdict != RELEASED:
                 self.turned_down |= set(wanted)
@@ -188,7 +200,7 @@ def test_a_decision_equals_its_twin(seed: int) -> None:
     rank_by_best_device(bids.reward, bids.value, bids.ratio)
     tokens = expected_tokens(waiting, prices, np.arange(len(waiting.queue)))
     behind_s = 4.0 + tokens * (pace_s - pace_s.min())[:, None] + later_s[:, None]
-    twin = Twin(waiting, batches, bids, admission.view, spare, offered, behind_s)
+    twin = Twin(waiting, batches, bids, admission.view, spare, offered, behind_s, tokens)
     twin.run()
     skips, before = waiting.queue.skips.copy(), prices.snapshot()
 

@@ -27,6 +27,7 @@ from bidroute.policies.admission_kernels import (
     FREE,
     HELD,
     KV_FUTURE,
+    KV_NOW,
     LEASES,
     NO_SLOT,
     RELEASED,
@@ -153,15 +154,21 @@ def _fullness(numbers: IntArray, d: int) -> float:
 
 
 @kernel
-def _value_later(
-    terms: Terms, waiting: QueueColumns, row: int, g: int, reward: float, value: float, wait_s: float, later_s: float
-) -> float:
-    """What a bid for device g, made for a start in `wait_s`, is worth if it starts `later_s` after that."""
-    tokens = float(waiting.ints[EXACT_TOKENS, row])
-    if tokens == 0.0:
-        tokens = terms.class_tokens[waiting.ints[LENGTH_CLASS, row]]
-    behind_s = terms.threshold_s + tokens * (terms.pace_s[g] - terms.least_pace_s) + wait_s
-    return float(reward * behind_s / (behind_s + later_s) - (reward - value))
+def _tokens(terms: Terms, waiting: QueueColumns, row: int) -> float:
+    """The output tokens that a request makes, or is expected to make."""
+    exact = waiting.ints[EXACT_TOKENS, row]
+    return float(exact) if exact > 0 else float(terms.class_tokens[waiting.ints[LENGTH_CLASS, row]])
+
+
+@kernel
+def _ends_needed(numbers: IntArray, d: int, answer: int, kv_tokens: float) -> float:
+    """How many requests must end on a device before it has room for one whose KV grows to `kv_tokens`.
+
+    One, where slots or the order kept it out; else as many as hold that much, at the batch's mean.
+    """
+    if answer != KV_NOW and answer != KV_FUTURE:
+        return 1.0
+    return float(max(kv_tokens * numbers[d, LEASES] / max(numbers[d, HELD], 1), 1.0))
 
 
 @kernel
@@ -180,7 +187,7 @@ def _walk(
     """Each row of `order` takes the device and the start at which it is worth most, of those that it pays for.
 
     A device that has no room for it may be worth more when it has some again than another one now: then it is held for
-    that, and the next one that would wait there expects to wait for one gap more. Fills `verdicts` [n] and
+    that, and those that rank after it wait for more requests to end. Fills `verdicts` [n] and
     `chosen` [n] (the position of the device; D where it is held for room to come) by row, and sets `turned_down` [D]
     where one was refused that is still held. When the best one that is held has been passed over `max_skips` times, the
     devices on which it is worth its price are kept for it.
@@ -192,7 +199,7 @@ def _walk(
     # The shortest prompt that was not safe, by device and class: batches only fill up, so a longer one is not either.
     unsafe_prompt = np.full((fleet, view.residual.shape[0]), ENDLESS)
     gap_s = gaps_between_ends(view, terms.period_s)
-    opens_s = gap_s.copy()
+    ahead, ends = np.zeros(fleet), np.ones(fleet)  # ends that others wait for already, and that this one needs
     slots, best, passed = numbers[:, FREE].sum(), NOBODY, 0
     for k in range(len(order)):
         row = order[k]
@@ -218,7 +225,7 @@ def _walk(
         while untried > 0 and refusals < MOST_REFUSALS and verdict != RELEASED:
             d = int(np.argmax(score))
             if not has_room[d]:  # its room to come is worth more than what is left to try
-                opens_s[d] += gap_s[d]
+                ahead[d] += ends[d]
                 waits = True
                 break
             score[d] = -np.inf
@@ -234,9 +241,14 @@ def _walk(
                 add(view, d, prompt, length_class, length)
             chosen[row], verdict = d, answer if answer == RELEASED else max(verdict, answer)
             refusals += answer > NO_SLOT
-            if answer != RELEASED and opens_s[d] < np.inf:
-                bid, g = (rewards[d, column], values[d, column]), choice.devices[d]
-                later = _value_later(terms, waiting, row, g, bid[0], bid[1], choice.later_s[d], opens_s[d])
+            if answer != RELEASED and gap_s[d] < np.inf:
+                tokens, reward, g = _tokens(terms, waiting, row), rewards[d, column], choice.devices[d]
+                ends[d] = _ends_needed(numbers, d, answer, prompt + tokens)
+                # The reward decays with the start as it does with the pace (`fill_bids`). Whoever waits delays also all
+                # those that rank after it, by the ends that it takes: that is part of what waiting costs.
+                full_s = terms.threshold_s + tokens * (terms.pace_s[g] - terms.least_pace_s) + choice.later_s[d]
+                decay = full_s / (full_s + gap_s[d] * (ahead[d] + ends[d] * (waiting.n - k)))
+                later = values[d, column] - reward * (1.0 - decay)
                 has_room[d], score[d] = False, later / (1.0 + FULLER_TILT * _fullness(numbers, d))
         verdicts[row] = verdict
         if verdict == RELEASED:
