@@ -63,7 +63,7 @@ class Job:
 class Ticket:
     """One request inside the router; `worker` is where its lease is open, `attempts` the workers tried, in order.
 
-    `output_tokens` were seen so far in this attempt, `started_s` is when the first one came.
+    `output_tokens` were seen so far in this attempt, `started_s` is when the first one came, `failure` how it ended.
     """
 
     id: int
@@ -75,3 +75,4 @@ class Ticket:
     released_s: float = math.nan
     started_s: float = math.nan
     output_tokens: int = 0
+    failure: Failure | None = None
