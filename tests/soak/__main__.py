@@ -18,10 +18,11 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=240.0)
+    parser.add_argument("--fault-s", type=float, default=0.7, help="seconds between faults")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policy", default="bid_price")
     given = parser.parse_args()
-    chaos = Chaos(given.requests, given.workers, given.seconds, fault_s=0.7, seed=given.seed)
+    chaos = Chaos(given.requests, given.workers, given.seconds, fault_s=given.fault_s, seed=given.seed)
     report = uvloop.run(_run(chaos, given.policy))
     growth_mib = _growth_mib(report)
     if growth_mib > MOST_GROWTH_MIB:

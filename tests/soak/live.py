@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -24,6 +25,8 @@ from bidroute.worker.app import WorkerApp
 from bidroute.worker.faults import Fault
 from bidroute.worker.settings import WorkerSettings as EngineSettings
 
+_QUIET = logging.getLogger("tests.worker")  # a worker that is killed complains about every request
+_QUIET.setLevel(logging.CRITICAL + 1)
 ENGINE = {"latency": "affine:0.004,0,0", "prefill": "affine:0,0.00001", "allow_faults": True}
 
 
@@ -47,7 +50,7 @@ class LiveWorker:
     async def start(self) -> None:
         self.app = WorkerApp(self.settings)
         self._runner = web.AppRunner(
-            self.app.build(), access_log=None, handler_cancellation=True, shutdown_timeout=0.05
+            self.app.build(), access_log=None, handler_cancellation=True, shutdown_timeout=0.05, logger=_QUIET
         )
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()

@@ -22,7 +22,7 @@ from bidroute.router.discovery import Capacity, SlotEstimate, UnreachableError, 
 from bidroute.router.dispatcher import Dispatcher
 from bidroute.router.fleet_admin import NoSuchError, worker_name
 from bidroute.router.readings import Reading, progress_between
-from bidroute.router.scraper import Scraper, ScraperSettings, open_session
+from bidroute.router.scraper import UNREACHABLE, Scraper, ScraperSettings, open_session
 from bidroute.router.settings import RouterSettings, WorkerSettings, checked
 from bidroute.router.state import (
     DecisionState,
@@ -159,7 +159,7 @@ class LiveFleet:
     def on_failure(self, worker: Worker, reason: str) -> None:
         """A reading failed. A slow page is not death: only a worker that cannot be reached is taken out."""
         self.dispatcher.metrics.scrape_failed(worker.name)
-        if self.dispatcher.workers.get(worker.name) is worker and "refused" in reason.lower():
+        if self.dispatcher.workers.get(worker.name) is worker and reason.startswith(UNREACHABLE):
             self.dispatcher.worker_dead(worker, reason)
 
     def _follow_progress(self, worker: Worker, before: Reading, now: Reading, duration_s: float) -> None:
