@@ -284,17 +284,18 @@ class Dispatcher:
         ticket = Ticket(next(self._ids), job, self.clock(), tokens)
         self._enqueue(ticket)
         self.tickets[ticket.id] = ticket
-        self._waiting[ticket.id] = self._loop.create_future()
+        self._waiting[ticket.id] = ticket.release = self._loop.create_future()
         if len(self._waiting) <= FEW_WAITING:
             self._prompt()
         return ticket
 
     async def released(self, ticket: Ticket) -> Worker:
         """Wait until the policy releases it, and where to. Raises RefusedError when it has waited too long."""
+        assert ticket.release is not None
         limit_s = min(ticket.job.deadline_s, self.settings.max_wait_s) - (self.clock() - ticket.arrival_s)
         timer = self._loop.call_later(max(limit_s, 0.0), self._expire, ticket.id)
         try:
-            return await self._waiting[ticket.id]
+            return await ticket.release
         finally:
             timer.cancel()
 
@@ -404,7 +405,7 @@ class Dispatcher:
         ticket.id = next(self._ids)
         ticket.worker, ticket.started_s, ticket.output_tokens, ticket.failure = None, math.nan, 0, None
         self.tickets[ticket.id] = self._by_load[ticket.id] = ticket
-        self._waiting[ticket.id] = self._loop.create_future()
+        self._waiting[ticket.id] = ticket.release = self._loop.create_future()
         if self.draining:
             self._refuse(ticket.id, RefusedError(503, "shutting_down", "the router is shutting down", 5.0))
         else:

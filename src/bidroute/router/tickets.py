@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from dataclasses import dataclass, field
 from enum import Enum
@@ -64,6 +65,7 @@ class Ticket:
     """One request inside the router; `worker` is where its lease is open, `attempts` the workers tried, in order.
 
     `output_tokens` were seen so far in this attempt, `started_s` is when the first one came, `failure` how it ended.
+    `release` is done with the worker, or with a RefusedError, as soon as that is known.
     """
 
     id: int
@@ -76,3 +78,4 @@ class Ticket:
     started_s: float = math.nan
     output_tokens: int = 0
     failure: Failure | None = None
+    release: asyncio.Future[Worker] | None = None
