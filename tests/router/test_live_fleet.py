@@ -1,4 +1,4 @@
-"""The live router whole, in front of real workers: it finds out, watches, follows its operator, and says what it does."""
+"""The live router whole, in front of real workers: it finds out, watches, obeys its operator, says what it does."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import resource
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 
 from tests.soak.live import LiveWorker, Outcome, Routed, leaks, routed
@@ -199,7 +200,6 @@ async def _unended(clients: list[asyncio.Task[Outcome]]) -> set[asyncio.Task[Out
 def _memory_mib() -> float:
     """Memory that this process has now, where the system tells; else the most it ever had."""
     try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,4 +1,4 @@
-"""Where a request goes that no policy is asked about, such as one to be tried again: the least busy worker with room."""
+"""Where a request goes that no policy is asked about, as one to be tried again: the least busy worker with room."""
 
 from __future__ import annotations
 
