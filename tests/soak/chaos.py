@@ -91,6 +91,8 @@ class Chaos:
         self.report.outcomes[word] += 1
         if outcome.kind == "wrong" or not outcome.in_order:
             self.report.problems.append(f"tokens lost or doubled: {outcome}")
+        if outcome.kind == "broken" and ("Error" in outcome.detail or outcome.detail == "no end"):
+            self.report.problems.append(f"cut off without a word: {outcome}")
 
     # --- faults -----------------------------------------------------------------------------------------------------
 
