@@ -9,7 +9,7 @@ import pytest
 
 from bidroute.core.requests import Request
 from bidroute.errors import ConfigError
-from bidroute.router.dispatcher import Dispatcher
+from bidroute.router.dispatcher import READMITTED, TICK_S, Dispatcher
 from bidroute.router.settings import RouterSettings
 from bidroute.router.tickets import Failure, Job, RefusedError, Ticket
 from bidroute.router.workers import PRESSED_S, RAMP_S, Worker
@@ -444,3 +444,18 @@ async def test_one_request_id_again_and_again_is_not_remembered_without_end(make
         await bench.settle()
         bench.dispatcher.finished(ticket, None, 1)
     assert 0 < len(bench.dispatcher.log.of("same")) < 40
+
+
+async def test_a_long_queue_that_waited_for_a_worker_is_let_in_by_parts(make) -> None:
+    bench = make()
+    tickets = [bench.dispatcher.submit(JOB) for _ in range(600)]
+    bench.worker("a", slots=1)
+    assert len(bench.dispatcher._apart) == 600 - READMITTED
+    for ticket in tickets[300:]:
+        bench.dispatcher.cancelled(ticket)
+    await asyncio.sleep(3.5 * TICK_S)
+    assert not bench.dispatcher._apart
+    assert not bench.dispatcher._to_readmit
+    for ticket in tickets[:300]:
+        bench.dispatcher.cancelled(ticket)
+    assert bench.leases() == 0

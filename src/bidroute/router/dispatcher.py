@@ -34,6 +34,7 @@ log = logging.getLogger("bidroute.router")
 TICK_S = 0.02  # between decisions that nothing but time has prompted
 UPDATE_S = 0.05  # between price updates
 PROGRESS_TOKENS = 8  # a stream's progress enters the ledger in steps of so many tokens
+READMITTED = 256  # at once of those who waited for a worker: all of a long queue would hold up every stream
 FEW_WAITING = 64  # up to so many an arrival is decided on at once; among more, at the next tick
 # What a client was told at least when nobody served it, for the metrics.
 _STATUS = {Failure.CLIENT: 400, Failure.BACK_PRESSURE: 503, Failure.FAULT: 502, Failure.STALLED: 504}
@@ -83,6 +84,7 @@ class Dispatcher:
         self._waiting: dict[int, asyncio.Future[Worker]] = {}
         self._by_device: dict[int, Worker] = {}
         self._apart: dict[int, Ticket] = {}  # waiting, but not in the policy's queue: no worker could run it now
+        self._to_readmit = 0  # of those, the first so many have not been looked at since something changed
         self._by_load: dict[int, Ticket] = {}  # waiting, and to be sent to a worker with room whatever the policy says
         self._means_version = -1
         self._means: list[float] = []
@@ -114,6 +116,8 @@ class Dispatcher:
         """Time alone changes what is best: decide again while somebody waits."""
         self._ticking = self._loop.call_later(TICK_S, self._tick)
         self._fit_capacities()
+        if self._to_readmit:
+            self._readmit_some()
         if self._waiting:
             self._prompt()
 
@@ -474,8 +478,14 @@ class Dispatcher:
             self._apart[ticket.id] = ticket
 
     def _readmit(self) -> None:
-        """Whoever waits apart for want of a worker joins the queue."""
-        for ticket in list(self._apart.values()):
+        """Whoever waits apart for want of a worker joins the queue, now and at the next ticks."""
+        self._to_readmit = len(self._apart)
+        self._readmit_some()
+
+    def _readmit_some(self) -> None:
+        some = list(itertools.islice(self._apart.values(), min(self._to_readmit, READMITTED)))
+        self._to_readmit = self._to_readmit - len(some) if some else 0
+        for ticket in some:  # those that still find no worker go to the end of `_apart`
             del self._apart[ticket.id]
             try:
                 self._enqueue(ticket)
