@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo demo-live test lint types unit bench clean help
+.PHONY: demo demo-live test lint types unit soak bench clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -40,6 +40,9 @@ unit: $(VENV)/.installed-dev
 	$(BIN)/pytest -n 2
 
 test: lint types unit  ## lint, types and all the tests
+
+soak: $(VENV)/.installed-dev  ## 10 000 requests over ten workers while everything breaks; takes minutes
+	$(BIN)/python -m tests.soak
 
 bench: $(VENV)/.installed  ## time the simulator, decisions and price updates
 	$(BIN)/bidroute bench

@@ -1,3 +1,5 @@
+from threading import Barrier, Thread
+
 import numpy as np
 import pytest
 
@@ -85,6 +87,33 @@ def test_a_device_that_joins_is_free_and_the_others_keep_their_prices() -> None:
     assert prices.slots_left[1:].min() == 1.0
     prices.fit_fleet(2)
     assert len(prices.slot_price) == 3
+
+
+def test_an_update_of_a_fleet_as_it_was_leaves_a_device_that_joined_since_alone() -> None:
+    prices = priced(np.full((3, 3), 2.0), np.full((3, 3), 4.0))
+    before = state([Device("d", 4, 100), Device("e", 4, 100)], leases=[(0, 10, 2, 0, 7)])
+    prices.refresh_capacity(before.fleet, before.lengths, np.array([0, 1]))
+    prices.step(before.fleet, before.lengths, sample(10, 8, 6.0, 1.0), np.array([0, 1]), 10.0, 1.0)
+    assert (prices.slot_price[:2] != 2.0).any()
+    assert (prices.slot_price[2].tolist(), prices.kv_price[2].tolist()) == ([2.0] * 3, [4.0] * 3)
+    assert prices.view(before).slot_price.shape == (2, 3)
+
+
+def test_two_threads_that_meet_a_new_device_give_it_one_row() -> None:
+    prices, start = ShadowPrices(GRID), Barrier(2)
+
+    def grow() -> None:
+        for devices in range(1, 200):
+            start.wait()
+            prices.fit_fleet(devices)
+
+    threads = [Thread(target=grow) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {len(rows) for rows in prices._rows(199)} == {199}
+    assert len(prices.slot_price) == len(prices._kv_square) == 199
 
 
 def test_cut_and_restore() -> None:

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from bidroute.core.requests import Request
 from bidroute.errors import ConfigError
-from bidroute.router.dispatcher import Dispatcher
+from bidroute.router.dispatcher import READMITTED, TICK_S, Dispatcher
 from bidroute.router.settings import RouterSettings
 from bidroute.router.tickets import Failure, Job, RefusedError, Ticket
 from bidroute.router.workers import PRESSED_S, RAMP_S, Worker
@@ -256,3 +257,205 @@ async def test_prices_move_beside_the_loop_while_it_decides(make) -> None:
     assert prices.slot_price.shape[0] == 2
     assert bench.leases() == 0
     assert bench.dispatcher.controller.state.lengths.finished.sum() == 60
+
+
+def totals(bench: Bench) -> tuple[int, int, int, int, int]:
+    counts = bench.dispatcher.totals
+    return counts.requests, counts.finished, counts.cancelled, counts.failed, counts.refused
+
+
+async def test_every_request_counts_once_however_often_it_is_tried(make) -> None:
+    bench = make()
+    bench.worker("a"), bench.worker("b")
+    retried, lost, left, refused = (bench.dispatcher.submit(JOB) for _ in range(4))
+    await bench.settle()
+    bench.dispatcher.failed(retried, Failure.FAULT)
+    bench.dispatcher.retry(retried)
+    bench.dispatcher.failed(lost, Failure.FAULT)
+    bench.dispatcher.cancelled(left)
+    bench.dispatcher._refuse(refused.id, RefusedError(503, "waited_too_long", "x")) if refused.worker is None else None
+    assert await bench.where(retried) is not None
+    bench.dispatcher.finished(retried, None, 3)
+    bench.dispatcher.finished(refused, None, 3)
+    await bench.settle()
+    requests, *ends = totals(bench)
+    assert requests == 4 == sum(ends)
+    assert (bench.dispatcher.totals.failed, bench.dispatcher.totals.retries) == (1, 1)
+
+
+async def test_a_stream_of_a_removed_worker_counts_when_it_ends(make) -> None:
+    bench = make()
+    bench.worker("a")
+    tickets = [bench.dispatcher.submit(JOB) for _ in range(2)]
+    await bench.settle()
+    bench.dispatcher.remove_worker("a")
+    assert not any(bench.dispatcher.waits(ticket) for ticket in tickets)
+    bench.dispatcher.finished(tickets[0], 90, 7)
+    bench.dispatcher.failed(tickets[1], Failure.FAULT)
+    await bench.settle()
+    assert totals(bench) == (2, 1, 0, 1, 0)
+    assert bench.dispatcher.totals.output_tokens == 7
+    assert not bench.dispatcher.tickets
+
+
+async def test_who_leaves_in_the_moment_of_release_leaves_no_lease(make) -> None:
+    bench = make()
+    bench.worker("a", slots=1)
+    ticket = bench.dispatcher.submit(JOB)
+    client = asyncio.ensure_future(bench.dispatcher.released(ticket))
+    await asyncio.sleep(0)
+    client.cancel()  # its future is cancelled, and it has not run yet to say so
+    await bench.settle()
+    bench.dispatcher.cancelled(ticket)
+    assert (bench.leases(), totals(bench)) == (0, (1, 0, 1, 0, 0))
+    late = bench.dispatcher.submit(JOB)
+    client = asyncio.ensure_future(bench.dispatcher.released(late))
+    while late.worker is None:
+        await asyncio.sleep(0)
+    client.cancel()  # released, and has not run yet to hear of it
+    await bench.settle()
+    bench.dispatcher.cancelled(late)
+    assert (bench.leases(), totals(bench)) == (0, (2, 0, 2, 0, 0))
+
+
+async def test_a_policy_that_fails_does_not_stop_the_decisions(make, monkeypatch, caplog) -> None:
+    bench = make()
+    bench.worker("a"), bench.worker("b")
+    decide = bench.dispatcher.controller.decide
+
+    def fails(now_s: float, ready: list[int]) -> object:
+        decide(now_s, ready)  # leases are open by then
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr(bench.dispatcher.controller, "decide", fails)
+    tickets = [bench.dispatcher.submit(JOB) for _ in range(4)]
+    for _ in range(5):
+        bench.dispatcher._prompt()
+        await bench.settle()
+    assert {ticket.worker.name for ticket in tickets if ticket.worker} == {"a", "b"}
+    assert all(ticket.worker for ticket in tickets)
+    assert "a decision failed" in caplog.text
+    for ticket in tickets:
+        bench.dispatcher.finished(ticket, None, 2)
+    assert bench.leases() == 0
+
+
+async def test_a_request_that_cannot_be_sent_is_refused_alone(make, monkeypatch) -> None:
+    bench = make()
+    bench.worker("a", slots=4), bench.worker("b", slots=4)
+    bad, good = bench.dispatcher.submit(JOB), bench.dispatcher.submit(JOB)
+    await bench.settle()
+    for ticket in (bad, good):
+        bench.dispatcher.failed(ticket, Failure.FAULT)
+        bench.dispatcher.retry(ticket)
+    opens = bench.dispatcher.controller.state.fleet.open
+
+    def fails(request: Request, *rest: int) -> None:
+        if request.id == bad.id:
+            raise ValueError("a mistake")
+        opens(request, *rest)
+
+    monkeypatch.setattr(bench.dispatcher.controller.state.fleet, "open", fails)
+    waiting = asyncio.ensure_future(bench.dispatcher.released(bad))
+    assert await bench.where(good) is not None
+    with pytest.raises(RefusedError, match="the router failed"):
+        await waiting
+
+
+async def test_what_fits_a_worker_at_its_full_size_waits_until_it_has_that_again(make) -> None:
+    bench = make()
+    worker, small = bench.worker("a", kv_tokens=1000), bench.worker("b", kv_tokens=100)
+    worker.foreign_kv_tokens = 900
+    bench.dispatcher._fit_capacities()
+    ticket = bench.dispatcher.submit(Job("m", 10, prompt_tokens=500))
+    estimated = bench.dispatcher.submit(Job("m", 2000))
+    assert await bench.where(ticket) is None
+    worker.foreign_kv_tokens = 0
+    assert await bench.where(ticket) == "a"
+    assert estimated.prompt_tokens == 500
+    bench.dispatcher.worker_dead(worker, "gone")
+    late = bench.dispatcher.submit(Job("m", 10, prompt_tokens=500))  # it fits a worker that is out
+    assert await bench.where(late) is None
+    assert bench.dispatcher.workers["b"] is small
+
+
+async def test_a_retry_fits_where_it_needs_almost_all(make) -> None:
+    bench = make()
+    bench.worker("a", kv_tokens=1000), bench.worker("b", kv_tokens=1000)
+    ticket = bench.dispatcher.submit(Job("m", 10, prompt_tokens=980))
+    first = await bench.where(ticket)
+    bench.dispatcher.failed(ticket, Failure.FAULT)
+    bench.dispatcher.retry(ticket)
+    assert {first, await bench.where(ticket)} == {"a", "b"}
+
+
+async def test_a_retry_stays_with_workers_of_its_model(make) -> None:
+    bench = make()
+    bench.worker("a", slots=8)
+    ticket = bench.dispatcher.submit(JOB)
+    await bench.settle()
+    bench.worker("b").models = frozenset({"other"})
+    bench.dispatcher.failed(ticket, Failure.FAULT)
+    bench.dispatcher.retry(ticket)
+    assert await bench.where(ticket) == "a"
+
+
+async def test_a_late_success_does_not_call_back_a_worker_that_is_out(make) -> None:
+    bench = make()
+    worker = bench.worker("a", slots=4)
+    tickets = [bench.dispatcher.submit(JOB) for _ in range(2)]
+    await bench.settle()
+    bench.dispatcher.worker_dead(worker, "refused")
+    bench.dispatcher.finished(tickets[0], None, 3)
+    assert not worker.accepts()
+    bench.clock.now_s += 2.0
+    bench.dispatcher.worker_alive(worker)
+    bench.dispatcher.finished(tickets[1], None, 3)
+    assert await bench.where(bench.dispatcher.submit(JOB)) == "a"
+    assert bench.dispatcher.controller.state.fleet.accepting() == [0]
+
+
+async def test_a_new_worker_is_not_sent_more_than_it_has_room_for(make) -> None:
+    bench = make()
+    tickets = [bench.dispatcher.submit(JOB) for _ in range(6)]
+    worker = Worker("a", "http://a", batch_slots=6, kv_tokens=10_000, foreign_slots=4)
+    bench.dispatcher.add_worker(worker)
+    await bench.settle()
+    assert sum(ticket.worker is not None for ticket in tickets) == 2
+
+
+async def test_a_retry_while_the_router_stops_is_refused(make) -> None:
+    bench = make()
+    bench.worker("a")
+    ticket = bench.dispatcher.submit(JOB)
+    await bench.settle()
+    bench.dispatcher.failed(ticket, Failure.FAULT)
+    bench.dispatcher.draining = True
+    bench.dispatcher.retry(ticket)
+    with pytest.raises(RefusedError, match="shutting down"):
+        await asyncio.wait_for(bench.dispatcher.released(ticket), 1.0)
+
+
+async def test_one_request_id_again_and_again_is_not_remembered_without_end(make) -> None:
+    bench = make()
+    bench.worker("a")
+    for _ in range(40):
+        ticket = bench.dispatcher.submit(Job("m", 400, request_id="same"))
+        await bench.settle()
+        bench.dispatcher.finished(ticket, None, 1)
+    assert 0 < len(bench.dispatcher.log.of("same")) < 40
+
+
+async def test_a_long_queue_that_waited_for_a_worker_is_let_in_by_parts(make) -> None:
+    bench = make()
+    tickets = [bench.dispatcher.submit(JOB) for _ in range(600)]
+    bench.worker("a", slots=1)
+    assert len(bench.dispatcher._apart) == 600 - READMITTED
+    for ticket in tickets[300:]:
+        bench.dispatcher.cancelled(ticket)
+    await asyncio.sleep(3.5 * TICK_S)
+    assert not bench.dispatcher._apart
+    assert not bench.dispatcher._to_readmit
+    for ticket in tickets[:300]:
+        bench.dispatcher.cancelled(ticket)
+    assert bench.leases() == 0

@@ -10,6 +10,7 @@ prices of the next moments, is never missed because the horizon's arrivals outnu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +68,17 @@ class PriceSnapshot:
     kv_price: FloatArray
 
 
+class _Rows(NamedTuple):
+    """What `ShadowPrices` holds of the first G devices, float64[G, buckets] each, shared with it."""
+
+    slot_price: FloatArray
+    kv_price: FloatArray
+    slots_left: FloatArray
+    kv_left: FloatArray
+    slot_square: FloatArray
+    kv_square: FloatArray
+
+
 class ShadowPrices:
     """Prices of every device's slots and KV over a time grid; warm-started from update to update.
 
@@ -83,6 +95,7 @@ class ShadowPrices:
         self.kv_left: FloatArray = np.zeros((0, self.grid.buckets))
         self._slot_square: FloatArray = np.zeros((0, self.grid.buckets))
         self._kv_square: FloatArray = np.zeros((0, self.grid.buckets))
+        self._fitting = Lock()  # the host's thread and an update beside it may both meet a new device first
         self._columns: ClassColumns | None = None
         self._learned_from: LengthModel | None = None
 
@@ -97,8 +110,7 @@ class ShadowPrices:
 
     def refresh_capacity(self, fleet: Fleet, lengths: LengthModel, devices: IntArray) -> None:
         """Recompute what the open leases of `devices` leave free in each bucket, as a fraction of capacity."""
-        self.fit_fleet(len(fleet))
-        pool = fleet.pool
+        rows, pool = self._rows(len(fleet)), fleet.pool
         expected_use_of_devices(
             pool.columns,
             pool.offset,
@@ -108,8 +120,8 @@ class ShadowPrices:
             fleet.kv_tokens,
             lengths.survival,
             self.grid.edges_periods,
-            self.slots_left,
-            self.kv_left,
+            rows.slots_left,
+            rows.kv_left,
         )
 
     def step(
@@ -119,12 +131,11 @@ class ShadowPrices:
 
         A sample's reward at a start falls with its completion time as decay_s/(decay_s + completion).
         """
-        self.fit_fleet(len(fleet))
-        columns = self.columns(lengths)
-        slot_demand, kv_demand = np.empty_like(self.slot_price), np.empty_like(self.kv_price)
+        rows, columns = self._rows(len(fleet)), self.columns(lengths)
+        slot_demand, kv_demand = np.empty_like(rows.slot_price), np.empty_like(rows.kv_price)
         demand_at_prices(
-            self.slot_price,
-            self.kv_price,
+            rows.slot_price,
+            rows.kv_price,
             fleet.batch_slots,
             fleet.kv_tokens,
             fleet.period_s,
@@ -145,8 +156,8 @@ class ShadowPrices:
             kv_demand,
         )
         step = STEP * price_scale
-        projected_step(self.slot_price, self._slot_square, slot_demand, self.slots_left, step, FORGET)
-        projected_step(self.kv_price, self._kv_square, kv_demand, self.kv_left, step, FORGET)
+        projected_step(rows.slot_price, rows.slot_square, slot_demand, rows.slots_left, step, FORGET)
+        projected_step(rows.kv_price, rows.kv_square, kv_demand, rows.kv_left, step, FORGET)
 
     def price_scale(self, fleet: Fleet, lengths: LengthModel, sample: Sample, devices: IntArray) -> float:
         """The scale of prices: the sample's reward over the device-periods it takes."""
@@ -160,10 +171,10 @@ class ShadowPrices:
     def view(self, state: RoutingState) -> Prices:
         """The prices as kernels read them; `slot_price` and `kv_price` are the arrays themselves."""
         fleet, columns = state.fleet, self.columns(state.lengths)
-        self.fit_fleet(len(fleet))
+        rows = self._rows(len(fleet))
         return Prices(
-            self.slot_price,
-            self.kv_price,
+            rows.slot_price,
+            rows.kv_price,
             fleet.batch_slots,
             fleet.kv_tokens,
             self.grid.edges_periods,
@@ -181,7 +192,24 @@ class ShadowPrices:
 
     def fit_fleet(self, devices: int) -> None:
         """Give devices that joined a row: free of charge, all capacity left, until the next update."""
-        missing = devices - len(self.slot_price)
+        with self._fitting:
+            self._fit(devices - len(self.slot_price))
+
+    def _rows(self, devices: int) -> _Rows:
+        """The rows of the first `devices` in all arrays. An update beside the host's thread steps a frozen fleet, which
+        may lack a device that has joined since: kernels must find all arrays as long as the fleet they are given."""
+        with self._fitting:
+            self._fit(devices - len(self.slot_price))
+            return _Rows(
+                self.slot_price[:devices],
+                self.kv_price[:devices],
+                self.slots_left[:devices],
+                self.kv_left[:devices],
+                self._slot_square[:devices],
+                self._kv_square[:devices],
+            )
+
+    def _fit(self, missing: int) -> None:
         if missing <= 0:
             return
         for name in ("slot_price", "kv_price", "_slot_square", "_kv_square"):
@@ -195,7 +223,8 @@ class ShadowPrices:
 
     def restore(self, snapshot: PriceSnapshot) -> None:
         """Put back the prices of a snapshot."""
-        self.slot_price[:], self.kv_price[:] = snapshot.slot_price, snapshot.kv_price
+        devices = len(snapshot.slot_price)
+        self.slot_price[:devices], self.kv_price[:devices] = snapshot.slot_price, snapshot.kv_price
 
     def cut(self, devices: IntArray, factor: float) -> None:
         """Multiply all prices of `devices` by `factor`."""

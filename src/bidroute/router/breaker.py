@@ -50,9 +50,9 @@ class Breaker:
         return True
 
     def success(self) -> bool:
-        """A request ended well. Whether that closed the breaker."""
+        """A request ended well. Whether that closed the breaker; an open one is closed by a probe alone."""
         self._faults = 0
-        if self.state is BreakerState.CLOSED:
+        if self.state is not BreakerState.HALF_OPEN:
             return False
         self.state, self._pause_s = BreakerState.CLOSED, FIRST_PAUSE_S
         return True

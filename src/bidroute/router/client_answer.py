@@ -60,10 +60,6 @@ class ClientAnswer(web.StreamResponse):
             if self._chunked_for_client:
                 self._put(b"0\r\n\r\n")
 
-    def close_after(self) -> None:
-        """The connection closes after this answer."""
-        self._closes = True
-
     def _head(self) -> bytes:
         self.begun = True
         self._request.writer.output_size = 1  # aiohttp must not begin an answer of its own

@@ -12,6 +12,7 @@ from bidroute.router.tickets import Ticket
 
 RECENT = 60  # decisions shown
 REMEMBERED = 2_000  # requests whose decisions are kept
+MOST_OF_ONE = 16  # decisions kept by request id: clients may send one id again and again
 EXPLAINED_PER_S = 20.0  # an explanation costs as much as several decisions
 MOST_EXPLAINED = 32  # waiting requests; in longer queues only those released are explained, without a runner-up
 
@@ -22,7 +23,7 @@ class DecisionLog:
     def __init__(self, started_s: float) -> None:
         self.recent: deque[DecisionState] = deque(maxlen=RECENT)
         self._started_s = started_s
-        self._by_request: OrderedDict[str, list[DecisionState]] = OrderedDict()
+        self._by_request: OrderedDict[str, deque[DecisionState]] = OrderedDict()
         self._budget = EXPLAINED_PER_S
         self._paid_s = started_s
 
@@ -89,7 +90,7 @@ class DecisionLog:
 
     def _remember(self, state: DecisionState) -> None:
         self.recent.append(state)
-        self._by_request.setdefault(state.request_id, []).append(state)
+        self._by_request.setdefault(state.request_id, deque(maxlen=MOST_OF_ONE)).append(state)
         self._by_request.move_to_end(state.request_id)
         if len(self._by_request) > REMEMBERED:
             self._by_request.popitem(last=False)

@@ -20,6 +20,8 @@ from bidroute.core.requests import Request
 from bidroute.errors import ConfigError, NeverFitsError
 from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, Policy, PolicySettings, build_policy
+from bidroute.policies.base import Explanation
+from bidroute.router.by_load import choose_by_load
 from bidroute.router.calibration import PromptTokens
 from bidroute.router.decision_log import DecisionLog
 from bidroute.router.metrics import RouterMetrics
@@ -32,12 +34,15 @@ log = logging.getLogger("bidroute.router")
 TICK_S = 0.02  # between decisions that nothing but time has prompted
 UPDATE_S = 0.05  # between price updates
 PROGRESS_TOKENS = 8  # a stream's progress enters the ledger in steps of so many tokens
+READMITTED = 256  # at once of those who waited for a worker: all of a long queue would hold up every stream
 FEW_WAITING = 64  # up to so many an arrival is decided on at once; among more, at the next tick
+# What a client was told at least when nobody served it, for the metrics.
+_STATUS = {Failure.CLIENT: 400, Failure.BACK_PRESSURE: 503, Failure.FAULT: 502, Failure.STALLED: 504}
 
 
 @dataclass(slots=True)
 class Totals:
-    """Counts since the start."""
+    """Counts since the start. Every request ends as one of `finished`, `cancelled`, `failed` and `refused`."""
 
     requests: int = 0
     released: int = 0
@@ -78,7 +83,9 @@ class Dispatcher:
         self._ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[Worker]] = {}
         self._by_device: dict[int, Worker] = {}
-        self._apart: dict[int, Ticket] = {}  # waiting, but not in the policy's queue: for a retry, or for a fleet
+        self._apart: dict[int, Ticket] = {}  # waiting, but not in the policy's queue: no worker could run it now
+        self._to_readmit = 0  # of those, the first so many have not been looked at since something changed
+        self._by_load: dict[int, Ticket] = {}  # waiting, and to be sent to a worker with room whatever the policy says
         self._means_version = -1
         self._means: list[float] = []
         self._reported: dict[int, tuple[int, float]] = {}  # tokens and time of each stream's last progress
@@ -108,8 +115,10 @@ class Dispatcher:
     def _tick(self) -> None:
         """Time alone changes what is best: decide again while somebody waits."""
         self._ticking = self._loop.call_later(TICK_S, self._tick)
+        self._fit_capacities()
+        if self._to_readmit:
+            self._readmit_some()
         if self._waiting:
-            self._fit_capacities()
             self._prompt()
 
     def _prompt(self) -> None:
@@ -132,6 +141,7 @@ class Dispatcher:
             worker.device = self._controller.device_joined(device)
         worker.joined_s = self.clock() if len(self.tickets) > len(self._waiting) else -math.inf
         self.workers[worker.name] = self._by_device[worker.device] = worker
+        self._fit_capacities()
         self._readmit()
         self._prompt()
 
@@ -186,22 +196,27 @@ class Dispatcher:
 
     def _follow(self, worker: Worker) -> None:
         """Bring the fleet in line with what the worker may be sent."""
+        self._fit_capacities()
         if worker.accepts():
             self.controller.device_resumed(worker.device)
             self._readmit()
         else:
             self.controller.device_draining(worker.device)
             self._set_apart_stranded()
-        self._fit_capacities()
         self._prompt()
 
     def _fit_capacities(self) -> None:
         """Bring the fleet's capacities in line with what is believed of the workers now."""
-        now_s, fleet = self.clock(), self.controller.state.fleet
+        if self._controller is None:
+            return
+        now_s, fleet = self.clock(), self._controller.state.fleet
+        largest_before = fleet.largest_kv_tokens
         for worker in self.workers.values():
             slots, kv_tokens = worker.slots_believed(now_s), worker.kv_believed(now_s)
             if slots != fleet.batch_slots[worker.device] or kv_tokens != fleet.kv_tokens[worker.device]:
-                self.controller.device_resized(worker.device, slots, kv_tokens)
+                self._controller.device_resized(worker.device, slots, kv_tokens)
+        if fleet.largest_kv_tokens > largest_before:
+            self._readmit()
 
     def set_policy(self, policy: Policy) -> None:
         """Go on under another policy; the queue and the leases stay."""
@@ -225,6 +240,14 @@ class Dispatcher:
     def waiting(self) -> list[Ticket]:
         """Everybody who waits."""
         return [self.tickets[ticket_id] for ticket_id in self._waiting]
+
+    def waits(self, ticket: Ticket) -> bool:
+        """Whether it has not been released yet."""
+        return ticket.id in self._waiting
+
+    def in_queue(self, ticket: Ticket) -> bool:
+        """Whether it waits for the policy, which can say why; others wait for a worker that could run them."""
+        return self._controller is not None and ticket.id in self._controller.state.queue
 
     def least_busy(self, model: str) -> Worker:
         """A worker for a request that has no price, such as an embedding. Raises RefusedError when there is none."""
@@ -265,17 +288,18 @@ class Dispatcher:
         ticket = Ticket(next(self._ids), job, self.clock(), tokens)
         self._enqueue(ticket)
         self.tickets[ticket.id] = ticket
-        self._waiting[ticket.id] = self._loop.create_future()
+        self._waiting[ticket.id] = ticket.release = self._loop.create_future()
         if len(self._waiting) <= FEW_WAITING:
             self._prompt()
         return ticket
 
     async def released(self, ticket: Ticket) -> Worker:
         """Wait until the policy releases it, and where to. Raises RefusedError when it has waited too long."""
+        assert ticket.release is not None
         limit_s = min(ticket.job.deadline_s, self.settings.max_wait_s) - (self.clock() - ticket.arrival_s)
         timer = self._loop.call_later(max(limit_s, 0.0), self._expire, ticket.id)
         try:
-            return await self._waiting[ticket.id]
+            return await ticket.release
         finally:
             timer.cancel()
 
@@ -306,27 +330,30 @@ class Dispatcher:
 
     def finished(self, ticket: Ticket, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """It ended by itself, with this true usage where the worker said."""
-        worker = self._end(ticket)
-        if worker is None:
+        if not self._runs(ticket):
             return
+        worker = self._end(ticket)
         now_s, tokens = self.clock(), max(output_tokens or ticket.output_tokens, 1)
+        self._count_finished(ticket, now_s, prompt_tokens or ticket.prompt_tokens, tokens)
+        if worker is None:  # it was removed from the fleet, and has ended its request all the same
+            return
         lease = self.controller.finished(now_s, ticket.id, tokens)
-        self._count_finished(ticket, now_s, prompt_tokens or lease.prompt_tokens, tokens, lease.length_class)
+        self.metrics.output_predicted(self._mean_tokens(lease.length_class), tokens)
         if prompt_tokens is not None and ticket.job.prompt_tokens is None:
             self.prompt_tokens.observe(ticket.job.model, ticket.job.prompt_bytes, prompt_tokens)
             self.metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens)
         if worker.breaker.success():
             log.info("worker %s is back", worker.name)
             worker.joined_s = now_s
+            self._follow(worker)
         self._prompt()
 
-    def _count_finished(self, ticket: Ticket, now_s: float, prompt: int, output: int, length_class: int) -> None:
+    def _count_finished(self, ticket: Ticket, now_s: float, prompt: int, output: int) -> None:
         self.totals.finished += 1
         self.totals.prompt_tokens += prompt
         self.totals.output_tokens += output
         self.metrics.ended("finished", 200)
         self.metrics.finished(now_s - ticket.arrival_s, ticket.started_s - ticket.arrival_s, prompt, output)
-        self.metrics.output_predicted(self._mean_tokens(length_class), output)
 
     def _mean_tokens(self, length_class: int) -> float:
         """What a class was expected to be, as of the last update; the sum over its survival function is not cheap."""
@@ -339,21 +366,24 @@ class Dispatcher:
         """The client left, or the proxy gave up; waiting or running."""
         if ticket.id in self._waiting:
             self._leave_queue(ticket).cancel()
+        elif ticket.id not in self.tickets:
+            return
         elif self._end(ticket) is not None:
             self.controller.cancelled(ticket.id)
-        else:
-            return
         self.totals.cancelled += 1
         self.metrics.ended("cancelled", 0)
         self._prompt()
 
     def failed(self, ticket: Ticket, failure: Failure, detail: str = "") -> None:
         """Its worker did not serve it: the lease is closed. `retry` may follow; else this is its end."""
+        if not self._runs(ticket):
+            return
+        ticket.failure = failure
+        self._loop.call_soon(self._count_failed, ticket, ticket.id)
         worker = self._end(ticket)
         if worker is None:
             return
         self.controller.cancelled(ticket.id)
-        self.totals.failed += 1
         self.metrics.failed(worker.name, failure)
         now_s = self.clock()
         if failure is Failure.BACK_PRESSURE:
@@ -364,14 +394,30 @@ class Dispatcher:
             self._follow(worker)
         self._prompt()
 
+    def _count_failed(self, ticket: Ticket, failed_id: int) -> None:
+        """Its failure was its end, unless it has been tried again since: then it has another id."""
+        if ticket.id == failed_id and ticket.failure is not None:
+            self.totals.failed += 1
+            self.metrics.ended("failed", 200 if ticket.output_tokens else _STATUS[ticket.failure])
+
     def retry(self, ticket: Ticket) -> None:
-        """Back into the queue, to go to another worker if there is one; `released` is to be awaited again."""
+        """Right after `failed`: back into the queue, to go to another worker if there is one; `released` is to be
+        awaited again."""
         self.totals.retries += 1
+        if ticket.failure is not None:
+            self.metrics.retried(ticket.failure)
         ticket.id = next(self._ids)
-        ticket.worker, ticket.started_s, ticket.output_tokens = None, math.nan, 0
-        self.tickets[ticket.id] = self._apart[ticket.id] = ticket
-        self._waiting[ticket.id] = self._loop.create_future()
-        self._prompt()
+        ticket.worker, ticket.started_s, ticket.output_tokens, ticket.failure = None, math.nan, 0, None
+        self.tickets[ticket.id] = self._by_load[ticket.id] = ticket
+        self._waiting[ticket.id] = ticket.release = self._loop.create_future()
+        if self.draining:
+            self._refuse(ticket.id, RefusedError(503, "shutting_down", "the router is shutting down", 5.0))
+        else:
+            self._prompt()
+
+    def _runs(self, ticket: Ticket) -> bool:
+        """Whether it was released and has not ended."""
+        return ticket.id in self.tickets and ticket.id not in self._waiting
 
     def _end(self, ticket: Ticket) -> Worker | None:
         """Forget the ticket; its worker, or None when its lease was closed already."""
@@ -384,7 +430,8 @@ class Dispatcher:
         """Take it out of the queue; what waits for its release is returned, to be told why."""
         future = self._waiting.pop(ticket.id)
         self.tickets.pop(ticket.id, None)
-        if self._apart.pop(ticket.id, None) is None:
+        apart = self._apart.pop(ticket.id, None) or self._by_load.pop(ticket.id, None)
+        if apart is None:
             self.controller.cancelled(ticket.id)
         return future
 
@@ -397,14 +444,23 @@ class Dispatcher:
     # --- the queue --------------------------------------------------------------------------------------------------
 
     def _enqueue(self, ticket: Ticket) -> None:
-        """Into the policy's queue; apart from it while no worker takes requests."""
-        fleet = self._controller.state.fleet if self._controller else None
-        if self._controller is None or fleet is None or not len(fleet.active):
+        """Into the policy's queue; apart from it while no worker that could run it takes requests.
+
+        Raises RefusedError where no worker of the fleet ever could, at its full size.
+        """
+        if self._controller is None:
             self._apart[ticket.id] = ticket
             return
-        job, largest = ticket.job, fleet.largest_kv_tokens
-        if job.prompt_tokens is None:  # an estimate refuses nobody: the worker knows better
-            ticket.prompt_tokens = min(ticket.prompt_tokens, largest - 1)
+        job = ticket.job
+        most_tokens = max((worker.usable_kv_tokens for worker in self.workers.values()), default=0) - 1
+        if self.workers and ticket.prompt_tokens > most_tokens:
+            if job.prompt_tokens is not None:
+                reason = f"the prompt has {ticket.prompt_tokens} tokens; the largest worker holds {most_tokens}"
+                raise RefusedError(400, "never_fits", reason)
+            ticket.prompt_tokens = max(most_tokens, 1)  # an estimate refuses nobody: the worker knows better
+        if ticket.prompt_tokens >= self._controller.state.fleet.largest_kv_tokens:
+            self._apart[ticket.id] = ticket
+            return
         request = Request(
             ticket.id,
             ticket.arrival_s,
@@ -418,14 +474,18 @@ class Dispatcher:
         )
         try:
             self._controller.enqueue(self.clock(), request)
-        except NeverFitsError as problem:
-            raise RefusedError(400, "never_fits", str(problem)) from None
+        except NeverFitsError:  # by what a predictor is certain of
+            self._apart[ticket.id] = ticket
 
     def _readmit(self) -> None:
-        """Whoever waits apart for want of a worker joins the queue."""
-        for ticket in list(self._apart.values()):
-            if ticket.attempts:
-                continue
+        """Whoever waits apart for want of a worker joins the queue, now and at the next ticks."""
+        self._to_readmit = len(self._apart)
+        self._readmit_some()
+
+    def _readmit_some(self) -> None:
+        some = list(itertools.islice(self._apart.values(), min(self._to_readmit, READMITTED)))
+        self._to_readmit = self._to_readmit - len(some) if some else 0
+        for ticket in some:  # those that still find no worker go to the end of `_apart`
             del self._apart[ticket.id]
             try:
                 self._enqueue(ticket)
@@ -451,27 +511,53 @@ class Dispatcher:
     # --- decisions --------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
+        """Release what is to be released now. Whatever goes wrong in a decision, the next one comes."""
         self._prompted = False
         if self._controller is None or not self._waiting:
             return
-        now_s, fleet = self.clock(), self._controller.state.fleet
-        self._send_again()
+        try:
+            self._send_by_load()
+            self._decide_by_policy(self._controller, self.clock())
+        except Exception:
+            log.exception("a decision failed; the request that waits longest goes by load")
+            self._recover()
+
+    def _decide_by_policy(self, controller: Controller, now_s: float) -> None:
         self._update_prices(now_s)
-        if self._controller.dispatches_on_arrival:
+        fleet = controller.state.fleet
+        if controller.dispatches_on_arrival:
             ready = fleet.accepting()
         else:
             ready = [g for g in fleet.accepting() if fleet.open_leases[g] < fleet.batch_slots[g]]
-        if not ready or not len(self._controller.state.queue):
+        if not ready or not len(controller.state.queue):
             return
-        explained = self.log.explain(now_s, self._controller, ready)
+        explained = self._explained(controller, now_s, ready)
         before_s = time.perf_counter()
-        decision = self._controller.decide(now_s, ready)
+        decision = controller.decide(now_s, ready)
         self.held = {str(reason): count for reason, count in decision.held.items()}
         self.metrics.decided(time.perf_counter() - before_s, self.held)
         names = {device: worker.name for device, worker in self._by_device.items()}
         self.log.decided(now_s, decision, explained, self.tickets, names)
         for assignment in decision.assignments:
             self._send(self.tickets[assignment.request_id], self._by_device[assignment.device])
+
+    def _explained(self, controller: Controller, now_s: float, ready: list[int]) -> dict[int, Explanation]:
+        try:
+            return self.log.explain(now_s, controller, ready)
+        except Exception:  # a decision is worth more than the account of it
+            log.exception("a decision could not be explained")
+            return {}
+
+    def _recover(self) -> None:
+        """After a decision that failed half-way: who was not told of its lease goes by load, and so does the oldest of
+        the others, so that nobody who makes a policy fail can hold up the rest."""
+        state = self.controller.state
+        aside = [ticket_id for ticket_id in self._waiting if ticket_id in state.fleet]
+        if len(state.queue):
+            aside.append(int(state.queue.ids[int(state.queue.arrival_s.argmin())]))
+        for ticket_id in aside:
+            self.controller.cancelled(ticket_id)
+            self._by_load[ticket_id] = self.tickets[ticket_id]
 
     def _send(self, ticket: Ticket, worker: Worker) -> None:
         """The lease is open: tell whoever waits for it."""
@@ -481,34 +567,25 @@ class Dispatcher:
         self.totals.released += 1
         self.metrics.released(worker.name, ticket.released_s - ticket.arrival_s)
         future = self._waiting.pop(ticket.id)
-        if future.done():  # the client has just left
-            self._end(ticket)
-            self.controller.cancelled(ticket.id)
-        else:
+        if not future.done():  # else the client has just left, and `cancelled` is about to come
             future.set_result(worker)
 
-    def _send_again(self) -> None:
+    def _send_by_load(self) -> None:
         """Retries go first, each to the least busy worker not tried yet, or to a tried one if there is no other."""
         fleet = self.controller.state.fleet
-        for ticket in list(self._apart.values()):
-            able = [w for w in self.workers.values() if w.accepts() and w.kv_tokens > ticket.prompt_tokens]
-            fresh = [worker for worker in able if worker.name not in ticket.attempts] or able
-            free = [w for w in fresh if self._room(w, ticket.prompt_tokens)]
-            if not ticket.attempts or not free:
+        for ticket in list(self._by_load.values()):
+            worker = choose_by_load(ticket, self.workers.values(), fleet)
+            if worker is None:
                 continue
-            worker = min(free, key=lambda w: fleet.open_leases[w.device] / fleet.batch_slots[w.device])
-            del self._apart[ticket.id]
             request = Request(ticket.id, ticket.arrival_s, ticket.prompt_tokens, ticket.job.max_tokens)
-            fleet.open(request, worker.device, self._predictor.predict(request).length_class)
+            try:
+                fleet.open(request, worker.device, self._predictor.predict(request).length_class)
+            except Exception:
+                log.exception("a request cannot be sent")
+                self._refuse(ticket.id, RefusedError(500, "router_failed", "the router failed on this request"))
+                continue
+            del self._by_load[ticket.id]
             self._send(ticket, worker)
-
-    def _room(self, worker: Worker, prompt_tokens: int) -> bool:
-        """Whether a slot is free, and KV for the prompt with a tenth to spare."""
-        fleet, g = self.controller.state.fleet, worker.device
-        used = int(fleet.kv_tokens_used[g] + fleet.kv_tokens_pending[g])
-        return bool(
-            fleet.open_leases[g] < fleet.batch_slots[g] and used + prompt_tokens + 1 <= 0.9 * fleet.kv_tokens[g]
-        )
 
     # --- prices -----------------------------------------------------------------------------------------------------
 

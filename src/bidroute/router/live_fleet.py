@@ -22,7 +22,7 @@ from bidroute.router.discovery import Capacity, SlotEstimate, UnreachableError, 
 from bidroute.router.dispatcher import Dispatcher
 from bidroute.router.fleet_admin import NoSuchError, worker_name
 from bidroute.router.readings import Reading, progress_between
-from bidroute.router.scraper import Scraper, ScraperSettings, open_session
+from bidroute.router.scraper import UNREACHABLE, Scraper, ScraperSettings, open_session
 from bidroute.router.settings import RouterSettings, WorkerSettings, checked
 from bidroute.router.state import (
     DecisionState,
@@ -90,16 +90,17 @@ class LiveFleet:
         worker, pause_s = Worker(settings.name, settings.url, headers), FIRST_RETRY_S
         while True:
             try:
-                capacity = await discover(self._session, worker)
+                self._equip(worker, settings, await discover(self._session, worker))
+                await self._see_what_runs(worker)
+                self.dispatcher.add_worker(worker)
                 break
             except UnreachableError as problem:
                 if pause_s == FIRST_RETRY_S:
                     log.warning("%s", problem)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2.0 * pause_s, LONGEST_RETRY_S)
-        self._equip(worker, settings, capacity)
-        await self._see_what_runs(worker)
-        self.dispatcher.add_worker(worker)
+            except Exception:  # what it says of itself makes no sense; it may say something else later
+                log.exception("worker %s cannot join", worker.name)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2.0 * pause_s, LONGEST_RETRY_S)
         del self._joining[settings.name]
         self._scraper.watch(worker)
         log.info(
@@ -135,6 +136,7 @@ class LiveFleet:
             return
         worker.foreign_slots = (reading.running or 0) + (reading.waiting or 0)
         worker.foreign_kv_tokens = int((reading.kv_usage or 0.0) * worker.kv_tokens)
+        self._foreign[worker.name] = worker.foreign_slots, worker.foreign_kv_tokens
 
     # --- watching ---------------------------------------------------------------------------------------------------
 
@@ -157,7 +159,7 @@ class LiveFleet:
     def on_failure(self, worker: Worker, reason: str) -> None:
         """A reading failed. A slow page is not death: only a worker that cannot be reached is taken out."""
         self.dispatcher.metrics.scrape_failed(worker.name)
-        if self.dispatcher.workers.get(worker.name) is worker and "refused" in reason.lower():
+        if self.dispatcher.workers.get(worker.name) is worker and reason.startswith(UNREACHABLE):
             self.dispatcher.worker_dead(worker, reason)
 
     def _follow_progress(self, worker: Worker, before: Reading, now: Reading, duration_s: float) -> None:
@@ -199,7 +201,9 @@ class LiveFleet:
         if parsed.name in self._joining or (old is not None and not old.draining):
             raise ConfigError(f"worker {parsed.name!r} is in the fleet already; choose another name")
         if old is not None:
+            self._forget_readings(old)
             self.dispatcher.rename_worker(old, f"{old.name} (leaving {self.dispatcher.clock():.3f})")
+            self._spawn(self._remove_when_idle(old))
         self._join(parsed)
         return parsed.name
 
@@ -228,6 +232,9 @@ class LiveFleet:
     def _forget(self, worker: Worker) -> None:
         self.dispatcher.remove_worker(worker.name)
         self._scraper.forget(worker)
+        self._forget_readings(worker)
+
+    def _forget_readings(self, worker: Worker) -> None:
         self._readings.pop(worker.name, None)
         self._foreign.pop(worker.name, None)
         self._estimates.pop(worker.name, None)
@@ -340,16 +347,16 @@ class LiveFleet:
             if not decisions:
                 raise NoSuchError(f"request {request_id!r} is unknown, or too long gone to be remembered")
             return RequestExplanation(request_id, "ended", [one.worker for one in decisions], decisions)
-        if ticket.worker is not None:
+        if not dispatcher.waits(ticket):
             return RequestExplanation(request_id, "running", list(ticket.attempts), decisions)
         return RequestExplanation(request_id, "waiting", list(ticket.attempts), [*decisions, *self._held(ticket)])
 
     def _held(self, ticket: Ticket) -> list[DecisionState]:
         """What the policy thinks now of one that waits."""
         dispatcher, now_s = self.dispatcher, self.dispatcher.clock()
-        state = dispatcher.controller.state
-        if ticket.id not in state.queue:
+        if not dispatcher.in_queue(ticket):
             return []
+        state = dispatcher.controller.state
         names = {worker.device: worker.name for worker in dispatcher.workers.values()}
         explained = dispatcher.policy.explain(now_s, state, state.fleet.accepting(), [ticket.id])
         return [dispatcher.log.held(now_s, one, ticket, names.get(one.device, "?"), []) for one in explained]

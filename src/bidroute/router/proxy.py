@@ -136,12 +136,14 @@ class Proxy:
         return response
 
     def _broken_off(self, exchange: Exchange, problem: AttemptError) -> web.StreamResponse:
-        """The worker died while the client was reading: say so in the stream, and end it."""
+        """The worker died while the client was reading: say so in the stream, and end it.
+
+        The connection stays: clients keep it for their next request, which must not meet a reset.
+        """
         response = exchange.response
         assert response is not None
         response.write_piece(problem.event())
         response.end()
-        response.close_after()
         return response
 
     def _last_word(self, exchange: Exchange, worker: Worker, problem: AttemptError) -> web.StreamResponse:

@@ -82,12 +82,17 @@ async def _admin(settings: RouterSettings, fleet: LiveFleet, dispatcher: Dispatc
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, settings.http.host, settings.admin_port).start()
+        await _listen(web.TCPSite(runner, settings.http.host, settings.admin_port), settings.admin_port)
         yield
-    except OSError as problem:
-        raise ConfigError(f"admin port {settings.admin_port}: {problem.strerror}; choose another") from None
     finally:
         await runner.cleanup()
+
+
+async def _listen(site: web.TCPSite, port: int) -> None:
+    try:
+        await site.start()
+    except OSError as problem:
+        raise ConfigError(f"admin port {port}: {problem.strerror}; choose another") from None
 
 
 async def _watch(path: Path, fleet: LiveFleet) -> None:

@@ -18,6 +18,8 @@ from bidroute.router.workers import Worker
 _LOG = logging.getLogger(__name__)
 _JITTER = 0.1  # of the interval, so that a fleet is not read all at once
 
+UNREACHABLE = "cannot be reached"  # how the reason begins where nobody listens; others are slow, or answer strangely
+
 OnReading = Callable[[Worker, Reading, float], None]
 OnFailure = Callable[[Worker, str], None]
 
@@ -115,7 +117,7 @@ class Scraper:
         try:
             reading = await self.read(worker)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as problem:
-            self._tell(self._on_failure, worker, one_line(problem))
+            self._tell(self._on_failure, worker, _reason(problem))
         else:
             self._tell(self._on_reading, worker, reading, asyncio.get_running_loop().time())
 
@@ -125,3 +127,11 @@ class Scraper:
             listener(worker, *news)
         except Exception:
             _LOG.exception("worker %s: a listener to its readings failed", worker.name)
+
+
+def _reason(problem: BaseException) -> str:
+    """One line; that a name was not found for once says nothing about the worker."""
+    unreachable = isinstance(problem, aiohttp.ClientConnectorError)
+    if unreachable and not isinstance(problem, aiohttp.ClientConnectorDNSError):
+        return f"{UNREACHABLE}: {one_line(problem)}"
+    return one_line(problem)

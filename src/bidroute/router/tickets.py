@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from dataclasses import dataclass, field
 from enum import Enum
@@ -63,7 +64,8 @@ class Job:
 class Ticket:
     """One request inside the router; `worker` is where its lease is open, `attempts` the workers tried, in order.
 
-    `output_tokens` were seen so far in this attempt, `started_s` is when the first one came.
+    `output_tokens` were seen so far in this attempt, `started_s` is when the first one came, `failure` how it ended.
+    `release` is done with the worker, or with a RefusedError, as soon as that is known.
     """
 
     id: int
@@ -75,3 +77,5 @@ class Ticket:
     released_s: float = math.nan
     started_s: float = math.nan
     output_tokens: int = 0
+    failure: Failure | None = None
+    release: asyncio.Future[Worker] | None = None

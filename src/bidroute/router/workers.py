@@ -47,6 +47,11 @@ class Worker:
     _care: float = 0.0
     _cared_s: float = 0.0
 
+    @property
+    def usable_kv_tokens(self) -> int:
+        """KV tokens in whole blocks: the most that one request can ever have there."""
+        return self.kv_tokens // self.block_size * self.block_size
+
     def serves(self, model: str) -> bool:
         """Whether requests for this model may go here."""
         return self.models is None or not model or model in self.models
