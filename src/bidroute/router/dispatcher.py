@@ -132,6 +132,7 @@ class Dispatcher:
             worker.device = self._controller.device_joined(device)
         worker.joined_s = self.clock() if len(self.tickets) > len(self._waiting) else -math.inf
         self.workers[worker.name] = self._by_device[worker.device] = worker
+        self._fit_capacities()
         self._readmit()
         self._prompt()
 

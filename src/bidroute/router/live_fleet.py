@@ -66,7 +66,7 @@ class LiveFleet:
 
     async def start(self) -> None:
         """Begin to look for the workers of the settings."""
-        self._session: aiohttp.ClientSession = open_session()
+        self._session: aiohttp.ClientSession = open_session(authorities=self.settings.http.worker_ca)
         rate = ScraperSettings(rate_hz=1.0 / self.settings.scrape_s)
         self._scraper = Scraper(self._session, self.on_reading, self.on_failure, rate)
         for worker in self.settings.workers:
@@ -100,6 +100,8 @@ class LiveFleet:
         self._equip(worker, settings, capacity)
         await self._see_what_runs(worker)
         self.dispatcher.add_worker(worker)
+        if settings.drain:
+            self.dispatcher.drain_worker(worker.name)
         del self._joining[settings.name]
         self._scraper.watch(worker)
         log.info(
@@ -189,9 +191,8 @@ class LiveFleet:
 
     async def add_worker(self, settings: dict[str, Any]) -> str:
         """See `FleetAdmin`."""
-        known = {key: value for key, value in settings.items() if key != "drain"}
         try:
-            parsed = msgspec.convert(known, WorkerSettings)
+            parsed = msgspec.convert(settings, WorkerSettings)
         except msgspec.ValidationError as problem:
             raise ConfigError(f"worker {worker_name(settings)}: {problem}".replace("`", "").replace("$.", "")) from None
         (parsed,) = checked(RouterSettings(workers=[parsed])).workers
