@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.vllm.processes import SMALL, SPECS, Router, VllmWorker
+from tests.vllm.processes import LONE_QUEUE, SMALL, SPECS, Router, VllmWorker
 
 PYTHON = "BIDROUTE_VLLM_PYTHON"
 REPORT = pytest.StashKey[list[str]]()
@@ -67,7 +67,7 @@ def lone_router(folder: Path, workers: list[VllmWorker]) -> Iterator[Router]:
     """In front of the small engine only, with short limits."""
     small = {"url": workers[-1].url, "name": SMALL.name, "batch_slots": SMALL.slots}
     http = {"stall_timeout_s": 2.0, "trusted_hints": ["x-request-deadline-ms"]}
-    yield from _running(Router(folder, "lone", workers=[small], max_waiting=2, http=http), 1)
+    yield from _running(Router(folder, "lone", workers=[small], max_waiting=LONE_QUEUE, http=http), 1)
 
 
 def _running(router: Router, workers: int) -> Iterator[Router]:

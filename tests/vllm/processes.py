@@ -18,6 +18,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 MODEL_TOKENS, BLOCK = 1024, 32
+LONE_QUEUE = 4  # requests that may wait in the router of the small engine
 START_S = 300.0  # three engines on two cores need 40
 
 

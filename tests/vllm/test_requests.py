@@ -23,7 +23,8 @@ CHAT = "/v1/chat/completions"
 MESSAGES = {"messages": [{"role": "user", "content": "How long is a piece of string?"}]}
 BURST = 120
 PREEMPTIONS = "num_preemptions_total"
-MOST_WAITING_IN_ENGINE, MOST_PREEMPTIONS = 1, 5
+# The first burst meets a router that knows no lengths of outputs yet.
+MOST = {"first": (4, 25), "second": (1, 5)}  # waiting in an engine, and preempted in all
 
 
 def chat(output_tokens, **more):
@@ -74,9 +75,10 @@ async def test_a_prompt_that_is_too_long_is_the_clients_fault(session, router):
         assert (await worker_state(session, router.admin_url, spec.name))["breaker"] == "closed"
 
 
-async def test_a_burst_overfills_no_engine(session, router, workers, report):
+@pytest.mark.parametrize("burst", list(MOST))
+async def test_a_burst_overfills_no_engine(session, router, workers, report, burst):
     """Requests of all lengths, more than the fleet can hold by far, while the engines say how they fare."""
-    chance = random.Random(0)
+    chance = random.Random(burst)
     before = [await engine(session, worker.url) for worker in workers]
     fullest, waiting = [0.0] * len(workers), [0.0] * len(workers)
 
@@ -104,15 +106,16 @@ async def test_a_burst_overfills_no_engine(session, router, workers, report):
     tokens = sum(body["max_tokens"] for body in bodies)
     served = {spec.name: sum(answer.worker == spec.name for answer in answers) for spec in SPECS}
     report.append(
-        f"burst of {BURST}: {took_s:.1f} s, {tokens / took_s:.0f} tokens/s; {served}; KV at most "
+        f"{burst} burst of {BURST}: {took_s:.1f} s, {tokens / took_s:.0f} tokens/s; {served}; KV at most "
         f"{[round(share, 2) for share in fullest]}, waiting at most {waiting}, preemptions {preemptions}"
     )
     for body, answer in zip(bodies, answers, strict=True):
         assert answer.done
         assert [usage["completion_tokens"] for usage in answer.usages] == [body["max_tokens"]]
     assert all(served.values())
-    assert sum(preemptions) <= MOST_PREEMPTIONS
-    assert max(waiting) <= MOST_WAITING_IN_ENGINE
+    most_waiting, most_preempted = MOST[burst]
+    assert sum(preemptions) <= most_preempted
+    assert max(waiting) <= most_waiting
     await until(lambda: _idle(session, router), 3.0, "no lease is left")
 
 
@@ -143,6 +146,7 @@ async def test_clients_that_leave_the_queue(session, router, workers):
     await until(queued, 5.0, "eight wait")
     for task in running:
         task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
     await until(lambda: _idle(session, router), 2.0, "the router is idle")
     await until(lambda: _engines_idle(session, workers), 2.0, "the engines are idle")
 
