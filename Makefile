@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM_VENV := .venv-vllm
+TORCH_CPU := https://download.pytorch.org/whl/cpu
 
-.PHONY: demo demo-live test lint types unit soak bench clean help
+.PHONY: demo demo-live test test-vllm lint types unit soak bench clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -44,8 +46,18 @@ test: lint types unit  ## lint, types and all the tests
 soak: $(VENV)/.installed-dev  ## 10 000 requests over ten workers while everything breaks; takes minutes
 	$(BIN)/python -m tests.soak
 
+$(VLLM_VENV)/.installed: tests/vllm/requirements.txt
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/pip install --quiet --no-deps -r $< || \
+	$(VLLM_VENV)/bin/pip install --quiet --no-deps --extra-index-url $(TORCH_CPU) -r $<
+	@touch $@
+
+# Makes an environment with vLLM (2 GB), or uses the one whose python is named by BIDROUTE_VLLM_PYTHON.
+test-vllm: $(VENV)/.installed-dev $(if $(BIDROUTE_VLLM_PYTHON),,$(VLLM_VENV)/.installed)  ## the router in front of three real vLLM engines on the CPU
+	BIDROUTE_VLLM_PYTHON=$(or $(BIDROUTE_VLLM_PYTHON),$(CURDIR)/$(VLLM_VENV)/bin/python) $(BIN)/pytest -m vllm tests/vllm
+
 bench: $(VENV)/.installed  ## time the simulator, decisions and price updates
 	$(BIN)/bidroute bench
 
 clean:  ## remove what make made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache demo.html
+	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache demo.html

@@ -4,9 +4,12 @@ import re
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bidroute.policies import registry
+from bidroute.router.http_settings import HttpSettings
+from bidroute.router.settings import RouterSettings, WorkerSettings, read_settings
 from bidroute.traces import formats
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +32,25 @@ def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     namespace: dict[str, object] = {"__name__": f"docs.{page.stem}"}
     for block in blocks(page):
         exec(compile(block, str(page), "exec"), namespace)
+
+
+def test_every_setting_of_serve_has_its_row_and_default() -> None:
+    text = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    rows = {name: cells[1] for cells in _rows(text) for name in re.findall(r"`(\w+)`", cells[0])}
+    for settings in (RouterSettings, WorkerSettings, HttpSettings):
+        for field in msgspec.structs.fields(settings):
+            assert field.name in rows
+            if field.default not in (msgspec.NODEFAULT, None, "", ()) and not isinstance(field.default, HttpSettings):
+                value = field.default if isinstance(field.default, str) else str(field.default).lower()
+                assert rows[field.name] == f"`{value}`", field.name
+
+
+def test_the_settings_shown_can_be_read(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "router.yaml").write_text(shown, encoding="utf-8")
+    settings = read_settings(tmp_path / "router.yaml")
+    assert [worker.name for worker in settings.workers] == ["10.0.0.1:8000", "a100"]
 
 
 def _names_of_tests() -> set[str]:

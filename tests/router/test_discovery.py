@@ -1,3 +1,4 @@
+import asyncio
 from pathlib import Path
 
 import aiohttp
@@ -109,6 +110,21 @@ async def test_slots_that_are_no_count_are_unknown(value):
     info = {"vllm_config": {"scheduler_config": {"max_num_seqs": value}}}
     capacity, _ = await discovered({"/v1/models": models("vllm"), "/server_info": info})
     assert capacity.batch_slots is None
+
+
+async def test_server_info_may_take_its_time():
+    """vLLM's looks over its whole machine before it answers."""
+
+    class SlowInfo(FakeWorker):
+        async def answer(self, request):
+            await asyncio.sleep(0.4 if request.path == "/server_info" else 0.0)
+            return await super().answer(request)
+
+    answers = {"/v1/models": models("vllm"), "/server_info": VLLM_INFO}
+    async with SlowInfo(answers) as fake, aiohttp.ClientSession() as session:
+        assert (await discover(session, fake.worker, DiscoverySettings(timeout_s=0.2))).batch_slots == 16
+        hurried = DiscoverySettings(timeout_s=0.2, server_info_timeout_s=0.2)
+        assert (await discover(session, fake.worker, hurried)).batch_slots is None
 
 
 async def test_an_endless_answer_is_cut():

@@ -223,6 +223,14 @@ async def test_a_fleet_that_changes(make) -> None:
         bench.dispatcher.worker("x")
 
 
+async def test_what_runs_on_a_worker_that_joins_is_not_overfilled(make) -> None:
+    bench = make()
+    bench.dispatcher.add_worker(Worker("a", "http://a", batch_slots=3, kv_tokens=1000, foreign_slots=2))
+    tickets = [bench.dispatcher.submit(JOB) for _ in range(3)]
+    await bench.settle()
+    assert [ticket.worker is not None for ticket in tickets].count(True) == 1
+
+
 async def test_a_worker_that_joins_a_running_fleet_ramps_up(make) -> None:
     bench = make()
     first = bench.worker("a", slots=8)

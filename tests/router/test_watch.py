@@ -83,6 +83,13 @@ async def test_changes_become_calls(watched, fleet, old, new, calls):
     assert fleet.calls == calls
 
 
+async def test_a_new_worker_may_come_draining(watched, fleet):
+    """It cannot be drained after it was added: it joins only when it answers."""
+    await watched.write("workers: [{url: 'http://w:1', drain: true}]")
+    assert fleet.calls == [("add", {"url": "http://w:1", "drain": True})]
+    assert watched.reports == []
+
+
 async def test_what_the_router_started_with_is_known(path, fleet):
     fleet.names = {"a:1", "mine"}
     watched = Watched(path, fleet, known={"a:1": {"url": "http://a:1"}})

@@ -25,9 +25,13 @@ class UnreachableError(BidrouteError):
 
 @dataclass(frozen=True, slots=True)
 class DiscoverySettings:
-    """`timeout_s` for each request, `largest_bytes` of one answer."""
+    """`timeout_s` for each request, `largest_bytes` of one answer.
+
+    vLLM's `/server_info` has a limit of its own: it looks over the whole machine first, which takes many seconds.
+    """
 
     timeout_s: float = 5.0
+    server_info_timeout_s: float = 30.0
     largest_bytes: int = 8_000_000
 
 
@@ -57,7 +61,8 @@ async def discover(
     kind = reading.kind or owner
     slots, kv_tokens = reading.batch_slots, reading.kv_tokens
     if kind == "vllm":
-        slots = _times(_vllm_slots(await ask.json("/server_info?config_format=json")), reading.engines)
+        told = await ask.json("/server_info?config_format=json", ask.settings.server_info_timeout_s)
+        slots = _times(_vllm_slots(told), reading.engines)
     elif kind == "sglang" and (slots is None or kv_tokens is None):
         told_slots, told_tokens = await _ask_sglang(ask)
         slots, kv_tokens = slots or told_slots, kv_tokens or told_tokens
@@ -126,16 +131,16 @@ class _Asker:
         body = await self._get(path)
         return None if body is None else body.decode("utf-8", "replace")
 
-    async def json(self, path: str) -> Any:
-        body = await self._get(path)
+    async def json(self, path: str, timeout_s: float | None = None) -> Any:
+        body = await self._get(path, timeout_s)
         try:
             return None if body is None else msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.problems.add(f"{path} is not JSON")
             return None
 
-    async def _get(self, path: str) -> bytes | None:
-        timeout = aiohttp.ClientTimeout(total=self.settings.timeout_s)
+    async def _get(self, path: str, timeout_s: float | None = None) -> bytes | None:
+        timeout = aiohttp.ClientTimeout(total=timeout_s or self.settings.timeout_s)
         url = self.worker.url + path
         try:
             async with self.session.get(url, headers=self.worker.headers, timeout=timeout) as answer:

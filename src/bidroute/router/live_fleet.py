@@ -66,7 +66,7 @@ class LiveFleet:
 
     async def start(self) -> None:
         """Begin to look for the workers of the settings."""
-        self._session: aiohttp.ClientSession = open_session()
+        self._session: aiohttp.ClientSession = open_session(authorities=self.settings.http.worker_ca)
         rate = ScraperSettings(rate_hz=1.0 / self.settings.scrape_s)
         self._scraper = Scraper(self._session, self.on_reading, self.on_failure, rate)
         for worker in self.settings.workers:
@@ -101,6 +101,8 @@ class LiveFleet:
                 log.exception("worker %s cannot join", worker.name)
             await asyncio.sleep(pause_s)
             pause_s = min(2.0 * pause_s, LONGEST_RETRY_S)
+        if settings.drain:
+            self.dispatcher.drain_worker(worker.name)
         del self._joining[settings.name]
         self._scraper.watch(worker)
         log.info(
@@ -191,9 +193,8 @@ class LiveFleet:
 
     async def add_worker(self, settings: dict[str, Any]) -> str:
         """See `FleetAdmin`."""
-        known = {key: value for key, value in settings.items() if key != "drain"}
         try:
-            parsed = msgspec.convert(known, WorkerSettings)
+            parsed = msgspec.convert(settings, WorkerSettings)
         except msgspec.ValidationError as problem:
             raise ConfigError(f"worker {worker_name(settings)}: {problem}".replace("`", "").replace("$.", "")) from None
         (parsed,) = checked(RouterSettings(workers=[parsed])).workers

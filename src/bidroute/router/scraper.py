@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -42,9 +43,16 @@ class ScraperSettings:
             raise ConfigError(f"scrape timeout_s={self.timeout_s}; expected a positive number of seconds")
 
 
-def open_session(dns_ttl_s: float = 10.0, connections: int = 0) -> aiohttp.ClientSession:
-    """A client session whose DNS answers are asked for again after `dns_ttl_s`; 0 connections: no limit."""
-    connector = aiohttp.TCPConnector(limit=connections, use_dns_cache=True, ttl_dns_cache=max(1, round(dns_ttl_s)))
+def open_session(
+    dns_ttl_s: float = 10.0, connections: int = 0, authorities: str | None = None
+) -> aiohttp.ClientSession:
+    """A client session whose DNS answers are asked for again after `dns_ttl_s`; 0 connections: no limit.
+
+    `authorities` is the PEM file of those who certify https workers; None: the system's.
+    """
+    tls = ssl.create_default_context(cafile=authorities) if authorities is not None else True
+    ttl_s = max(1, round(dns_ttl_s))
+    connector = aiohttp.TCPConnector(limit=connections, use_dns_cache=True, ttl_dns_cache=ttl_s, ssl=tls)
     return aiohttp.ClientSession(connector=connector, auto_decompress=True)
 
 

@@ -1,12 +1,14 @@
 """What the router is told: workers, policy, limits. From a YAML file, the command line, or both.
 
 workers:
+  - http://10.0.0.2:8000        # a URL alone, or settings
   - url: http://10.0.0.1:8000
     name: h100-a              # any name (from the URL)
     batch_slots: 256          # the engine's max_num_seqs (learned where the engine tells)
     kv_tokens: 432992         # (learned)
     block_size: 16            # (learned)
     api_key: secret           # sent to this worker as a bearer token
+    drain: true               # send it nothing new
 policy: bid_price             # any name of `bidroute compare`
 objective: balanced           # a preset, or term=weight pairs
 lengths: hint                 # hint | prompt | none
@@ -40,6 +42,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_tokens: Count | None = None
     block_size: Count | None = None
     api_key: str | None = None
+    drain: bool = False
 
 
 class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -68,7 +71,7 @@ def read_settings(path: Path) -> RouterSettings:
     """The settings in a YAML file. Raises ConfigError naming the file and the field."""
     try:
         document: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-        settings = msgspec.convert(document or {}, RouterSettings)
+        settings = msgspec.convert(_with_urls_alone(document or {}), RouterSettings)
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or "not UTF-8 text"
         raise ConfigError(f"cannot read {path}: {reason}; give a YAML file") from None
@@ -79,6 +82,14 @@ def read_settings(path: Path) -> RouterSettings:
     except msgspec.ValidationError as problem:
         raise ConfigError(f"{path}: {problem}".replace("`", "").replace("$.", "")) from None
     return checked(settings)
+
+
+def _with_urls_alone(document: Any) -> Any:
+    """The document, with settings in place of workers that are a URL alone."""
+    if not isinstance(document, dict) or not isinstance(document.get("workers"), list):
+        return document
+    rows = [{"url": row} if isinstance(row, str) else row for row in document["workers"]]
+    return document | {"workers": rows}
 
 
 def checked(settings: RouterSettings) -> RouterSettings:

@@ -131,12 +131,12 @@ class FleetFileWatcher:
         if old is not None and _can_stay(old, settings):
             if not _same(old, settings, only=_SIZES):
                 await self._fleet.resize_worker(name, *(settings.get(size) for size in _SIZES))
+            if settings.get("drain", False):
+                await self._fleet.drain_worker(name)
         else:
             if old is not None:
                 await self._remove(name)
-            await self._fleet.add_worker({key: value for key, value in settings.items() if key != "drain"})
-        if settings.get("drain", False):
-            await self._fleet.drain_worker(name)
+            await self._fleet.add_worker(settings)
         self._applied[name] = settings
 
     async def _remove(self, name: str) -> None:

@@ -1,0 +1,86 @@
+"""Real vLLM engines and a router, started once for the whole suite (see Makefile: test-vllm)."""
+
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.vllm.processes import LONE_QUEUE, SMALL, SPECS, Router, VllmWorker
+
+PYTHON = "BIDROUTE_VLLM_PYTHON"
+REPORT = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[REPORT] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in config.stash[REPORT]:
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def report(pytestconfig: pytest.Config) -> list[str]:
+    """Lines of figures, shown at the end of the run."""
+    return pytestconfig.stash[REPORT]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("vllm")
+
+
+@pytest.fixture(scope="session")
+def workers(folder: Path) -> Iterator[list[VllmWorker]]:
+    """Three unlike engines: fast, middle, small."""
+    python = os.environ.get(PYTHON)
+    if not python:
+        pytest.fail(f"{PYTHON} is not set; it names the python of an environment with vllm: run make test-vllm")
+    model = folder / "tiny"
+    subprocess.run([python, Path(__file__).with_name("make_model.py"), model], check=True)
+    fleet = [VllmWorker(spec, python, model, folder) for spec in SPECS]
+    try:
+        for worker in fleet:
+            worker.start()
+        for worker in fleet:
+            worker.await_start(f"{worker.url}/health")
+        yield fleet
+    finally:
+        for worker in fleet:
+            worker.stop()
+
+
+@pytest.fixture(scope="session")
+def router(folder: Path, workers: list[VllmWorker]) -> Iterator[Router]:
+    """In front of all three, told their URLs, and the slots of the one that keeps them to itself."""
+    told = [{"url": worker.url, "name": worker.spec.name} for worker in workers]
+    told[-1] |= {"batch_slots": SMALL.slots}  # type: ignore[dict-item]
+    yield from _running(Router(folder, "router", workers=told), len(told))
+
+
+@pytest.fixture
+def lone_router(folder: Path, workers: list[VllmWorker]) -> Iterator[Router]:
+    """In front of the small engine only, with short limits."""
+    small = {"url": workers[-1].url, "name": SMALL.name, "batch_slots": SMALL.slots}
+    http = {"stall_timeout_s": 2.0, "trusted_hints": ["x-request-deadline-ms"]}
+    yield from _running(Router(folder, "lone", workers=[small], max_waiting=LONE_QUEUE, http=http), 1)
+
+
+def _running(router: Router, workers: int) -> Iterator[Router]:
+    try:
+        router.start()
+        router.await_ready(workers)
+        yield router
+    finally:
+        router.stop()
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    timeout = aiohttp.ClientTimeout(total=120.0)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as opened:
+        yield opened
