@@ -192,9 +192,13 @@ class Fleet:
         accepting: list[int] = self.active.tolist()
         return accepting
 
-    def pace_s(self) -> tuple[float, float]:
-        """The shortest iteration of all devices; the mean one of those that take new requests (else of all)."""
-        return pace(self.period_s, self.active if len(self.active) else np.arange(len(self)))
+    def pace_s(self, of_s: FloatArray | None = None) -> tuple[float, float]:
+        """The shortest and the mean iteration of all devices that take new requests (else of all).
+
+        Or of other times `of_s` float64[G].
+        """
+        devices = self.active if len(self.active) else np.arange(len(self))
+        return pace(self.period_s if of_s is None else of_s, devices)
 
     @property
     def largest_kv_tokens(self) -> int:

@@ -47,10 +47,9 @@ def advance_rows(columns: IntArray, totals: IntArray, device: int, start: int, s
 
 @kernel
 def pace(period_s: FloatArray, devices: IntArray) -> tuple[float, float]:
-    """The smallest of `period_s` [G], and its mean over `devices`."""
+    """The smallest and the mean of `period_s` [G] over `devices`."""
     smallest, total = math.inf, 0.0
-    for one in period_s:
-        smallest = min(smallest, one)
     for device in devices:
+        smallest = min(smallest, period_s[device])
         total += period_s[device]
     return smallest, total / len(devices)

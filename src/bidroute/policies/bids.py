@@ -67,7 +67,7 @@ class Bidding(NamedTuple):
             state.fleet.usable_kv_tokens,
             self.prices.columns(state.lengths).mean_tokens,
             self.pace_s,
-            self._least_pace_s(state),
+            state.fleet.pace_s(self.pace_s)[0],
         )
 
     def reward_terms(
@@ -88,15 +88,10 @@ class Bidding(NamedTuple):
         if "tail" in terms:  # being overdue is the request's own: it must not bid more for a slower device
             on_fastest = self.objective.terms(wait_s, fastest_service_s, first_token_s, tokens, slo_s, self.threshold_s)
             terms["tail"] = on_fastest["tail"]
-        slower_s = tokens * (self.pace_s[device] - self._least_pace_s(state))
+        slower_s = tokens * (self.pace_s[device] - state.fleet.pace_s(self.pace_s)[0])
         pace = self.threshold_s / (self.threshold_s + slower_s + later_s)
         factor = float(self.objective.priority_factor(queue.priority[row : row + 1])[0] * pace[0])
         return {name: float(term[0]) * factor for name, term in terms.items()}
-
-    def _least_pace_s(self, state: RoutingState) -> float:
-        """The least that a token costs on a device that takes requests (else on any)."""
-        active = state.fleet.active
-        return float(self.pace_s[active].min() if len(active) else self.pace_s.min())
 
 
 def expected_tokens(state: RoutingState, prices: ShadowPrices, rows: IntArray) -> FloatArray:
