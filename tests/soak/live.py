@@ -218,9 +218,9 @@ def leaks(dispatcher: Dispatcher) -> list[str]:
         "leases": int(state.fleet.open_leases.sum()),
         "queue": len(state.queue),
         "tickets": len(dispatcher.tickets),
-        "waiting": len(dispatcher._waiting),
-        "apart": len(dispatcher._apart),
-        "by load": len(dispatcher._by_load),
+        "waiting": len(dispatcher.room.waiting),
+        "apart": len(dispatcher.room.apart),
+        "by load": len(dispatcher.room.by_load),
         "reported": len(dispatcher._reported),
     }
     totals = dispatcher.totals

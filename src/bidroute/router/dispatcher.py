@@ -1,4 +1,4 @@
-"""The dispatcher: the central queue, the decisions, and the ledger of what runs where, on a live fleet.
+"""The dispatcher: what happens to requests and workers, when to decide, and the ledger of what runs where.
 
 Everything here runs on one event loop, but for price updates, which run in a thread on a frozen copy of the state.
 """
@@ -11,48 +11,25 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
 
-from bidroute.core.devices import Device
-from bidroute.core.requests import Request
-from bidroute.errors import ConfigError, NeverFitsError
 from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, Policy, PolicySettings, build_policy
-from bidroute.policies.base import Explanation
-from bidroute.router.by_load import choose_by_load
 from bidroute.router.calibration import PromptTokens
-from bidroute.router.decision_log import DecisionLog
 from bidroute.router.metrics import RouterMetrics
+from bidroute.router.off_loop import Updates
+from bidroute.router.releases import Releases
+from bidroute.router.roster import Roster
 from bidroute.router.settings import RouterSettings
 from bidroute.router.tickets import Failure, Job, RefusedError, Ticket
+from bidroute.router.totals import Counts
+from bidroute.router.waiting_room import WaitingRoom
 from bidroute.router.workers import Worker
 
 log = logging.getLogger("bidroute.router")
 
 TICK_S = 0.02  # between decisions that nothing but time has prompted
-UPDATE_S = 0.05  # between price updates
 PROGRESS_TOKENS = 8  # a stream's progress enters the ledger in steps of so many tokens
-READMITTED = 256  # at once of those who waited for a worker: all of a long queue would hold up every stream
 FEW_WAITING = 64  # up to so many an arrival is decided on at once; among more, at the next tick
-# What a client was told at least when nobody served it, for the metrics.
-_STATUS = {Failure.CLIENT: 400, Failure.BACK_PRESSURE: 503, Failure.FAULT: 502, Failure.STALLED: 504}
-
-
-@dataclass(slots=True)
-class Totals:
-    """Counts since the start. Every request ends as one of `finished`, `cancelled`, `failed` and `refused`."""
-
-    requests: int = 0
-    released: int = 0
-    finished: int = 0
-    cancelled: int = 0
-    failed: int = 0
-    refused: int = 0
-    retries: int = 0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
 
 
 class Dispatcher:
@@ -70,30 +47,22 @@ class Dispatcher:
         self.settings = settings
         self.clock = clock
         self.metrics = metrics or RouterMetrics()
-        self.log = DecisionLog(clock())
-        self.held: dict[str, int] = {}
-        self.totals = Totals()
-        self.workers: dict[str, Worker] = {}
         self.tickets: dict[int, Ticket] = {}
         self.draining = False
         self.prompt_tokens = PromptTokens()
-        self.policy: Policy = build_policy(settings.policy, PolicySettings(settings.seed, settings.objective))
-        self._controller: Controller | None = None
-        self._predictor = build_predictor(settings.lengths)
+        self._counts = Counts(self.metrics)
+        self.totals = self._counts.totals
+        policy = build_policy(settings.policy, PolicySettings(settings.seed, settings.objective))
+        self._roster = Roster(policy, build_predictor(settings.lengths))
+        self.workers = self._roster.workers
+        self.room = WaitingRoom(self._roster, self.tickets, self._counts, clock)
+        self._releases = Releases(self._roster, self.room, self.tickets, self._counts, clock)
+        self.log = self._releases.log
+        self._updates = Updates(self.metrics, off_loop=settings.updates_off_loop)
         self._ids = itertools.count()
-        self._waiting: dict[int, asyncio.Future[Worker]] = {}
-        self._by_device: dict[int, Worker] = {}
-        self._apart: dict[int, Ticket] = {}  # waiting, but not in the policy's queue: no worker could run it now
-        self._to_readmit = 0  # of those, the first so many have not been looked at since something changed
-        self._by_load: dict[int, Ticket] = {}  # waiting, and to be sent to a worker with room whatever the policy says
-        self._means_version = -1
-        self._means: list[float] = []
         self._reported: dict[int, tuple[int, float]] = {}  # tokens and time of each stream's last progress
         self._prompted = False
         self._ticking: asyncio.TimerHandle | None = None
-        self._update: asyncio.Future[None] | None = None
-        self._updated_s = -math.inf
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="prices")
         self._loop: asyncio.AbstractEventLoop
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -106,19 +75,19 @@ class Dispatcher:
     def stop(self) -> None:
         """Refuse all that waits and decide no more; what runs is the caller's."""
         self.draining = True
-        for ticket_id in list(self._waiting):
-            self._refuse(ticket_id, RefusedError(503, "shutting_down", "the router is shutting down", 5.0))
+        for ticket_id in list(self.room.waiting):
+            self.room.refuse(ticket_id, _shutting_down())
         if self._ticking:
             self._ticking.cancel()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._updates.stop()
 
     def _tick(self) -> None:
         """Time alone changes what is best: decide again while somebody waits."""
         self._ticking = self._loop.call_later(TICK_S, self._tick)
         self._fit_capacities()
-        if self._to_readmit:
-            self._readmit_some()
-        if self._waiting:
+        if self.room.to_readmit:
+            self.room.readmit_some()
+        if self.room.waiting:
             self._prompt()
 
     def _prompt(self) -> None:
@@ -131,18 +100,10 @@ class Dispatcher:
 
     def add_worker(self, worker: Worker) -> None:
         """A worker joins with the capacity it has; it ramps up. Raises ConfigError when its name is taken."""
-        if worker.name in self.workers:
-            raise ConfigError(f"worker {worker.name!r} is in the fleet already; choose another name")
-        device = Device(worker.name, worker.batch_slots, worker.kv_tokens, worker.block_size)
-        if self._controller is None:
-            self._controller = Controller(self.policy, [device], self._predictor, learn_on_update=True)
-            worker.device = 0
-        else:
-            worker.device = self._controller.device_joined(device)
-        worker.joined_s = self.clock() if len(self.tickets) > len(self._waiting) else -math.inf
-        self.workers[worker.name] = self._by_device[worker.device] = worker
+        something_runs = len(self.tickets) > len(self.room)
+        self._roster.add(worker, self.clock() if something_runs else -math.inf)
         self._fit_capacities()
-        self._readmit()
+        self.room.readmit()
         self._prompt()
 
     def drain_worker(self, name: str) -> None:
@@ -153,34 +114,27 @@ class Dispatcher:
 
     def rename_worker(self, worker: Worker, name: str) -> None:
         """Another worker is to have its name."""
-        del self.workers[worker.name]
-        worker.name = name
-        self.workers[name] = worker
+        self._roster.rename(worker, name)
 
     def resize_worker(self, name: str, batch_slots: int, kv_tokens: int) -> None:
         """Its capacity is another."""
         worker = self.worker(name)
         worker.batch_slots, worker.kv_tokens = batch_slots, kv_tokens
         self._fit_capacities()
-        self._set_apart_stranded()
+        self.room.set_apart_stranded()
         self._prompt()
 
     def remove_worker(self, name: str) -> list[Ticket]:
         """It is gone: its leases are closed and its tickets returned, for the proxy to retry or to end."""
-        worker = self.workers.pop(self.worker(name).name)
-        del self._by_device[worker.device]
-        gone = [self.tickets[lease.request_id] for lease in self.controller.device_left(worker.device)]
+        gone = [self.tickets[lease.request_id] for lease in self._roster.remove(name)]
         for ticket in gone:
             ticket.worker = None
-        self._set_apart_stranded()
+        self.room.set_apart_stranded()
         return gone
 
     def worker(self, name: str) -> Worker:
         """The worker of this name. Raises ConfigError when there is none."""
-        try:
-            return self.workers[name]
-        except KeyError:
-            raise ConfigError(f"worker {name!r} is unknown; there are: {', '.join(self.workers) or 'none'}") from None
+        return self._roster.worker(name)
 
     def worker_alive(self, worker: Worker) -> None:
         """It answered a scrape: an open breaker may now be half open."""
@@ -199,55 +153,51 @@ class Dispatcher:
         self._fit_capacities()
         if worker.accepts():
             self.controller.device_resumed(worker.device)
-            self._readmit()
+            self.room.readmit()
         else:
             self.controller.device_draining(worker.device)
-            self._set_apart_stranded()
+            self.room.set_apart_stranded()
         self._prompt()
 
     def _fit_capacities(self) -> None:
         """Bring the fleet's capacities in line with what is believed of the workers now."""
-        if self._controller is None:
-            return
-        now_s, fleet = self.clock(), self._controller.state.fleet
-        largest_before = fleet.largest_kv_tokens
-        for worker in self.workers.values():
-            slots, kv_tokens = worker.slots_believed(now_s), worker.kv_believed(now_s)
-            if slots != fleet.batch_slots[worker.device] or kv_tokens != fleet.kv_tokens[worker.device]:
-                self._controller.device_resized(worker.device, slots, kv_tokens)
-        if fleet.largest_kv_tokens > largest_before:
-            self._readmit()
+        if self._roster.fit_capacities(self.clock()):
+            self.room.readmit()
+
+    # --- what others look at ----------------------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that decides."""
+        return self._roster.policy
 
     def set_policy(self, policy: Policy) -> None:
         """Go on under another policy; the queue and the leases stay."""
-        self.policy = policy
-        if self._controller is None:
-            return
-        self._controller.policy = policy
-        queue = self._controller.state.queue
-        for request_id, length_class in zip(queue.ids.tolist(), queue.length_class.tolist(), strict=True):
-            request = queue.request(request_id)
-            policy.request_arrived(request.arrival_s, request, length_class)
-        self._prompt()
+        self._roster.set_policy(policy)
+        if self._roster.started is not None:
+            self._prompt()
 
     @property
     def controller(self) -> Controller:
         """The controller; there is one as soon as there was a worker."""
-        if self._controller is None:
-            raise ConfigError("the fleet has no workers yet; add one")
-        return self._controller
+        return self._roster.controller
+
+    @property
+    def held(self) -> dict[str, int]:
+        """How many the last decision let wait, by reason."""
+        return self._releases.held
 
     def waiting(self) -> list[Ticket]:
         """Everybody who waits."""
-        return [self.tickets[ticket_id] for ticket_id in self._waiting]
+        return [self.tickets[ticket_id] for ticket_id in self.room.waiting]
 
     def waits(self, ticket: Ticket) -> bool:
         """Whether it has not been released yet."""
-        return ticket.id in self._waiting
+        return ticket.id in self.room
 
     def in_queue(self, ticket: Ticket) -> bool:
         """Whether it waits for the policy, which can say why; others wait for a worker that could run them."""
-        return self._controller is not None and ticket.id in self._controller.state.queue
+        return self._roster.started is not None and ticket.id in self._roster.started.state.queue
 
     def least_busy(self, model: str) -> Worker:
         """A worker for a request that has no price, such as an embedding. Raises RefusedError when there is none."""
@@ -261,24 +211,19 @@ class Dispatcher:
 
     def submit(self, job: Job) -> Ticket:
         """A request arrived. Raises RefusedError when it cannot be taken."""
-        self.metrics.arrived()
-        self.totals.requests += 1
+        self._counts.arrived()
         try:
             return self._take(job)
         except RefusedError as error:
-            self._note_refusal(error)
+            self._counts.refused(error)
             raise
-
-    def _note_refusal(self, error: RefusedError) -> None:
-        self.totals.refused += 1
-        self.metrics.refused(error.code)
-        self.metrics.ended("refused", error.status)
 
     def _take(self, job: Job) -> Ticket:
         if self.draining:
-            raise RefusedError(503, "shutting_down", "the router is shutting down", 5.0)
-        if len(self._waiting) >= self.settings.max_waiting:
-            raise RefusedError(429, "queue_full", f"{len(self._waiting)} requests wait already", self._drain_s())
+            raise _shutting_down()
+        waiting = len(self.room)
+        if waiting >= self.settings.max_waiting:
+            raise RefusedError(429, "queue_full", f"{waiting} requests wait already", self._roster.drain_s(waiting))
         known = list(self.workers.values())
         if known and not any(worker.serves(job.model) for worker in known):
             raise RefusedError(404, "model_not_found", f"no worker serves the model {job.model!r}")
@@ -286,28 +231,14 @@ class Dispatcher:
         if tokens is None:
             tokens = self.prompt_tokens.estimate(job.model, job.prompt_bytes)
         ticket = Ticket(next(self._ids), job, self.clock(), tokens)
-        self._enqueue(ticket)
-        self.tickets[ticket.id] = ticket
-        self._waiting[ticket.id] = ticket.release = self._loop.create_future()
-        if len(self._waiting) <= FEW_WAITING:
+        self.room.enter(ticket)
+        if len(self.room) <= FEW_WAITING:
             self._prompt()
         return ticket
 
     async def released(self, ticket: Ticket) -> Worker:
         """Wait until the policy releases it, and where to. Raises RefusedError when it has waited too long."""
-        assert ticket.release is not None
-        limit_s = min(ticket.job.deadline_s, self.settings.max_wait_s) - (self.clock() - ticket.arrival_s)
-        timer = self._loop.call_later(max(limit_s, 0.0), self._expire, ticket.id)
-        try:
-            return await ticket.release
-        finally:
-            timer.cancel()
-
-    def _expire(self, ticket_id: int) -> None:
-        if ticket_id in self._waiting:
-            waited_s = self.clock() - self.tickets[ticket_id].arrival_s
-            reason = f"no worker had room for it within {waited_s:.1f} s"
-            self._refuse(ticket_id, RefusedError(503, "waited_too_long", reason, self._drain_s()))
+        return await self.room.released(ticket, self.settings.max_wait_s)
 
     def started(self, ticket: Ticket) -> None:
         """Its first output came: the prompt is processed."""
@@ -334,11 +265,11 @@ class Dispatcher:
             return
         worker = self._end(ticket)
         now_s, tokens = self.clock(), max(output_tokens or ticket.output_tokens, 1)
-        self._count_finished(ticket, now_s, prompt_tokens or ticket.prompt_tokens, tokens)
+        self._counts.finished(ticket, now_s, prompt_tokens or ticket.prompt_tokens, tokens)
         if worker is None:  # it was removed from the fleet, and has ended its request all the same
             return
         lease = self.controller.finished(now_s, ticket.id, tokens)
-        self.metrics.output_predicted(self._mean_tokens(lease.length_class), tokens)
+        self.metrics.output_predicted(self._roster.mean_tokens(lease.length_class), tokens)
         if prompt_tokens is not None and ticket.job.prompt_tokens is None:
             self.prompt_tokens.observe(ticket.job.model, ticket.job.prompt_bytes, prompt_tokens)
             self.metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens)
@@ -348,30 +279,15 @@ class Dispatcher:
             self._follow(worker)
         self._prompt()
 
-    def _count_finished(self, ticket: Ticket, now_s: float, prompt: int, output: int) -> None:
-        self.totals.finished += 1
-        self.totals.prompt_tokens += prompt
-        self.totals.output_tokens += output
-        self.metrics.ended("finished", 200)
-        self.metrics.finished(now_s - ticket.arrival_s, ticket.started_s - ticket.arrival_s, prompt, output)
-
-    def _mean_tokens(self, length_class: int) -> float:
-        """What a class was expected to be, as of the last update; the sum over its survival function is not cheap."""
-        lengths = self.controller.state.lengths
-        if self._means_version != lengths.version:
-            self._means_version, self._means = lengths.version, lengths.survival.sum(axis=1).tolist()
-        return self._means[length_class]
-
     def cancelled(self, ticket: Ticket) -> None:
         """The client left, or the proxy gave up; waiting or running."""
-        if ticket.id in self._waiting:
-            self._leave_queue(ticket).cancel()
+        if ticket.id in self.room:
+            self.room.leave(ticket).cancel()
         elif ticket.id not in self.tickets:
             return
         elif self._end(ticket) is not None:
             self.controller.cancelled(ticket.id)
-        self.totals.cancelled += 1
-        self.metrics.ended("cancelled", 0)
+        self._counts.cancelled()
         self._prompt()
 
     def failed(self, ticket: Ticket, failure: Failure, detail: str = "") -> None:
@@ -397,27 +313,23 @@ class Dispatcher:
     def _count_failed(self, ticket: Ticket, failed_id: int) -> None:
         """Its failure was its end, unless it has been tried again since: then it has another id."""
         if ticket.id == failed_id and ticket.failure is not None:
-            self.totals.failed += 1
-            self.metrics.ended("failed", 200 if ticket.output_tokens else _STATUS[ticket.failure])
+            self._counts.failed(ticket, ticket.failure)
 
     def retry(self, ticket: Ticket) -> None:
         """Right after `failed`: back into the queue, to go to another worker if there is one; `released` is to be
         awaited again."""
-        self.totals.retries += 1
-        if ticket.failure is not None:
-            self.metrics.retried(ticket.failure)
+        self._counts.retried(ticket.failure)
         ticket.id = next(self._ids)
         ticket.worker, ticket.started_s, ticket.output_tokens, ticket.failure = None, math.nan, 0, None
-        self.tickets[ticket.id] = self._by_load[ticket.id] = ticket
-        self._waiting[ticket.id] = ticket.release = self._loop.create_future()
+        self.room.enter_by_load(ticket)
         if self.draining:
-            self._refuse(ticket.id, RefusedError(503, "shutting_down", "the router is shutting down", 5.0))
+            self.room.refuse(ticket.id, _shutting_down())
         else:
             self._prompt()
 
     def _runs(self, ticket: Ticket) -> bool:
         """Whether it was released and has not ended."""
-        return ticket.id in self.tickets and ticket.id not in self._waiting
+        return ticket.id in self.tickets and ticket.id not in self.room
 
     def _end(self, ticket: Ticket) -> Worker | None:
         """Forget the ticket; its worker, or None when its lease was closed already."""
@@ -426,186 +338,23 @@ class Dispatcher:
         worker, ticket.worker = ticket.worker, None
         return worker
 
-    def _leave_queue(self, ticket: Ticket) -> asyncio.Future[Worker]:
-        """Take it out of the queue; what waits for its release is returned, to be told why."""
-        future = self._waiting.pop(ticket.id)
-        self.tickets.pop(ticket.id, None)
-        apart = self._apart.pop(ticket.id, None) or self._by_load.pop(ticket.id, None)
-        if apart is None:
-            self.controller.cancelled(ticket.id)
-        return future
-
-    def _refuse(self, ticket_id: int, error: RefusedError) -> None:
-        future = self._leave_queue(self.tickets[ticket_id])
-        self._note_refusal(error)
-        if not future.done():
-            future.set_exception(error)
-
-    # --- the queue --------------------------------------------------------------------------------------------------
-
-    def _enqueue(self, ticket: Ticket) -> None:
-        """Into the policy's queue; apart from it while no worker that could run it takes requests.
-
-        Raises RefusedError where no worker of the fleet ever could, at its full size.
-        """
-        if self._controller is None:
-            self._apart[ticket.id] = ticket
-            return
-        job = ticket.job
-        most_tokens = max((worker.usable_kv_tokens for worker in self.workers.values()), default=0) - 1
-        if self.workers and ticket.prompt_tokens > most_tokens:
-            if job.prompt_tokens is not None:
-                reason = f"the prompt has {ticket.prompt_tokens} tokens; the largest worker holds {most_tokens}"
-                raise RefusedError(400, "never_fits", reason)
-            ticket.prompt_tokens = max(most_tokens, 1)  # an estimate refuses nobody: the worker knows better
-        if ticket.prompt_tokens >= self._controller.state.fleet.largest_kv_tokens:
-            self._apart[ticket.id] = ticket
-            return
-        request = Request(
-            ticket.id,
-            ticket.arrival_s,
-            ticket.prompt_tokens,
-            job.max_tokens,
-            None,
-            job.priority,
-            job.tenant,
-            job.ttft_slo_s,
-            job.e2e_slo_s,
-        )
-        try:
-            self._controller.enqueue(self.clock(), request)
-        except NeverFitsError:  # by what a predictor is certain of
-            self._apart[ticket.id] = ticket
-
-    def _readmit(self) -> None:
-        """Whoever waits apart for want of a worker joins the queue, now and at the next ticks."""
-        self._to_readmit = len(self._apart)
-        self._readmit_some()
-
-    def _readmit_some(self) -> None:
-        some = list(itertools.islice(self._apart.values(), min(self._to_readmit, READMITTED)))
-        self._to_readmit = self._to_readmit - len(some) if some else 0
-        for ticket in some:  # those that still find no worker go to the end of `_apart`
-            del self._apart[ticket.id]
-            try:
-                self._enqueue(ticket)
-            except RefusedError as error:
-                self._apart[ticket.id] = ticket
-                self._refuse(ticket.id, error)
-
-    def _set_apart_stranded(self) -> None:
-        """Whoever fits no worker that is left waits apart until one comes, or its time is up."""
-        for ticket_id in self.controller.stranded():
-            self.controller.cancelled(ticket_id)
-            self._apart[ticket_id] = self.tickets[ticket_id]
-
-    def _drain_s(self) -> float:
-        """Roughly when there will be room: what waits, at the rate at which requests end."""
-        if self._controller is None:
-            return 5.0
-        fleet = self._controller.state.fleet
-        slots, period_s = max(int(fleet.batch_slots[fleet.active].sum()), 1), fleet.pace_s()[1]
-        mean_tokens = self._mean_tokens(0)
-        return min(max(math.ceil(len(self._waiting) * mean_tokens * period_s / slots), 1.0), 60.0)
-
     # --- decisions --------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
         """Release what is to be released now. Whatever goes wrong in a decision, the next one comes."""
         self._prompted = False
-        if self._controller is None or not self._waiting:
+        controller = self._roster.started
+        if controller is None or not self.room.waiting:
             return
         try:
-            self._send_by_load()
-            self._decide_by_policy(self._controller, self.clock())
+            self._releases.by_load(controller)
+            now_s = self.clock()
+            self._updates.refresh(controller, now_s)
+            self._releases.by_policy(controller, now_s)
         except Exception:
             log.exception("a decision failed; the request that waits longest goes by load")
-            self._recover()
+            self.room.set_aside()
 
-    def _decide_by_policy(self, controller: Controller, now_s: float) -> None:
-        self._update_prices(now_s)
-        fleet = controller.state.fleet
-        if controller.dispatches_on_arrival:
-            ready = fleet.accepting()
-        else:
-            ready = [g for g in fleet.accepting() if fleet.open_leases[g] < fleet.batch_slots[g]]
-        if not ready or not len(controller.state.queue):
-            return
-        explained = self._explained(controller, now_s, ready)
-        before_s = time.perf_counter()
-        decision = controller.decide(now_s, ready)
-        self.held = {str(reason): count for reason, count in decision.held.items()}
-        self.metrics.decided(time.perf_counter() - before_s, self.held)
-        names = {device: worker.name for device, worker in self._by_device.items()}
-        self.log.decided(now_s, decision, explained, self.tickets, names)
-        for assignment in decision.assignments:
-            self._send(self.tickets[assignment.request_id], self._by_device[assignment.device])
 
-    def _explained(self, controller: Controller, now_s: float, ready: list[int]) -> dict[int, Explanation]:
-        try:
-            return self.log.explain(now_s, controller, ready)
-        except Exception:  # a decision is worth more than the account of it
-            log.exception("a decision could not be explained")
-            return {}
-
-    def _recover(self) -> None:
-        """After a decision that failed half-way: who was not told of its lease goes by load, and so does the oldest of
-        the others, so that nobody who makes a policy fail can hold up the rest."""
-        state = self.controller.state
-        aside = [ticket_id for ticket_id in self._waiting if ticket_id in state.fleet]
-        if len(state.queue):
-            aside.append(int(state.queue.ids[int(state.queue.arrival_s.argmin())]))
-        for ticket_id in aside:
-            self.controller.cancelled(ticket_id)
-            self._by_load[ticket_id] = self.tickets[ticket_id]
-
-    def _send(self, ticket: Ticket, worker: Worker) -> None:
-        """The lease is open: tell whoever waits for it."""
-        self.controller.started(ticket.id, prefilled=False)
-        ticket.worker, ticket.released_s = worker, self.clock()
-        ticket.attempts.append(worker.name)
-        self.totals.released += 1
-        self.metrics.released(worker.name, ticket.released_s - ticket.arrival_s)
-        future = self._waiting.pop(ticket.id)
-        if not future.done():  # else the client has just left, and `cancelled` is about to come
-            future.set_result(worker)
-
-    def _send_by_load(self) -> None:
-        """Retries go first, each to the least busy worker not tried yet, or to a tried one if there is no other."""
-        fleet = self.controller.state.fleet
-        for ticket in list(self._by_load.values()):
-            worker = choose_by_load(ticket, self.workers.values(), fleet)
-            if worker is None:
-                continue
-            request = Request(ticket.id, ticket.arrival_s, ticket.prompt_tokens, ticket.job.max_tokens)
-            try:
-                fleet.open(request, worker.device, self._predictor.predict(request).length_class)
-            except Exception:
-                log.exception("a request cannot be sent")
-                self._refuse(ticket.id, RefusedError(500, "router_failed", "the router failed on this request"))
-                continue
-            del self._by_load[ticket.id]
-            self._send(ticket, worker)
-
-    # --- prices -----------------------------------------------------------------------------------------------------
-
-    def _update_prices(self, now_s: float) -> None:
-        """Bring prices and lengths up to date in a thread, on a copy of the state; one at a time."""
-        if self._update is not None and not self._update.done():
-            return
-        if now_s - self._updated_s < UPDATE_S:
-            return
-        self._updated_s = now_s
-        if not self.settings.updates_off_loop:
-            self.controller.update(now_s)
-            return
-        frozen = self.controller.state.frozen()
-        self._update = self._loop.run_in_executor(self._threads, self.controller.update, now_s, frozen)
-        self._update.add_done_callback(partial(self._updated, time.perf_counter()))
-
-    def _updated(self, began_s: float, update: asyncio.Future[None]) -> None:
-        if update.cancelled():
-            return
-        if update.exception() is not None:
-            log.error("price update failed: %r", update.exception())
-        self.metrics.prices_updated(time.perf_counter() - began_s)
+def _shutting_down() -> RefusedError:
+    return RefusedError(503, "shutting_down", "the router is shutting down", 5.0)

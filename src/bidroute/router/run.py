@@ -96,7 +96,11 @@ async def _listen(site: web.TCPSite, port: int) -> None:
 
 
 async def _watch(path: Path, fleet: LiveFleet) -> None:
-    await FleetFileWatcher(path, fleet, read_workers(path)).run()
+    try:
+        known = read_workers(path)
+    except ConfigError:  # the watcher's first look reports it; a good list that comes later is all new
+        known = {}
+    await FleetFileWatcher(path, fleet, known).run()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -1,0 +1,57 @@
+"""Price and length updates: in a thread on a frozen copy of the state, so that they hold up no stream."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from bidroute.policies import Controller
+from bidroute.router.metrics import RouterMetrics
+
+log = logging.getLogger("bidroute.router")
+
+UPDATE_S = 0.05  # between price updates
+
+
+class Updates:
+    """Keeps prices and lengths up to date, one update at a time.
+
+    `off_loop`: in a thread; else at once, in the call. `running` is the last update that went into the thread.
+    """
+
+    def __init__(self, metrics: RouterMetrics, *, off_loop: bool) -> None:
+        self.running: asyncio.Future[None] | None = None
+        self._metrics = metrics
+        self._off_loop = off_loop
+        self._updated_s = -math.inf
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="prices")
+
+    def refresh(self, controller: Controller, now_s: float) -> None:
+        """Begin an update, unless one runs or the last one is fresh enough. Called on the event loop."""
+        if self.running is not None and not self.running.done():
+            return
+        if now_s - self._updated_s < UPDATE_S:
+            return
+        self._updated_s = now_s
+        if not self._off_loop:
+            controller.update(now_s)
+            return
+        frozen = controller.state.frozen()
+        loop = asyncio.get_running_loop()
+        self.running = loop.run_in_executor(self._threads, controller.update, now_s, frozen)
+        self.running.add_done_callback(partial(self._updated, time.perf_counter()))
+
+    def stop(self) -> None:
+        """Wait for the update that runs; there will be no other."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _updated(self, began_s: float, update: asyncio.Future[None]) -> None:
+        if update.cancelled():
+            return
+        if update.exception() is not None:
+            log.error("price update failed: %r", update.exception())
+        self._metrics.prices_updated(time.perf_counter() - began_s)

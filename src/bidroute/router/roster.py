@@ -1,0 +1,106 @@
+"""The workers in service, and the controller's fleet of devices that mirrors them."""
+
+from __future__ import annotations
+
+import math
+
+from bidroute.core.devices import Device
+from bidroute.core.fleet import Lease
+from bidroute.errors import ConfigError
+from bidroute.lengths.base import LengthPredictor
+from bidroute.policies import Controller, Policy
+from bidroute.router.workers import Worker
+
+_UNKNOWN_DRAIN_S = 5.0  # what to say while there was no worker yet
+_LEAST_DRAIN_S, _MOST_DRAIN_S = 1.0, 60.0
+
+
+class Roster:
+    """Workers by name and by device. `started` is the controller, which there is as soon as there was a worker."""
+
+    def __init__(self, policy: Policy, predictor: LengthPredictor) -> None:
+        self.policy = policy
+        self.predictor = predictor
+        self.workers: dict[str, Worker] = {}
+        self.by_device: dict[int, Worker] = {}
+        self.started: Controller | None = None
+        self._means_version = -1
+        self._means: list[float] = []
+
+    @property
+    def controller(self) -> Controller:
+        """The controller. Raises ConfigError where there is none yet."""
+        if self.started is None:
+            raise ConfigError("the fleet has no workers yet; add one")
+        return self.started
+
+    def worker(self, name: str) -> Worker:
+        """The worker of this name. Raises ConfigError when there is none."""
+        try:
+            return self.workers[name]
+        except KeyError:
+            raise ConfigError(f"worker {name!r} is unknown; there are: {', '.join(self.workers) or 'none'}") from None
+
+    def add(self, worker: Worker, joined_s: float) -> None:
+        """A worker joins with the capacity it has. Raises ConfigError when its name is taken."""
+        if worker.name in self.workers:
+            raise ConfigError(f"worker {worker.name!r} is in the fleet already; choose another name")
+        device = Device(worker.name, worker.batch_slots, worker.kv_tokens, worker.block_size)
+        if self.started is None:
+            self.started = Controller(self.policy, [device], self.predictor, learn_on_update=True)
+            worker.device = 0
+        else:
+            worker.device = self.started.device_joined(device)
+        worker.joined_s = joined_s
+        self.workers[worker.name] = self.by_device[worker.device] = worker
+
+    def rename(self, worker: Worker, name: str) -> None:
+        """Another worker is to have its name."""
+        del self.workers[worker.name]
+        worker.name = name
+        self.workers[name] = worker
+
+    def remove(self, name: str) -> list[Lease]:
+        """A worker is gone; its leases, which are closed now."""
+        worker = self.workers.pop(self.worker(name).name)
+        del self.by_device[worker.device]
+        return list(self.controller.device_left(worker.device))
+
+    def fit_capacities(self, now_s: float) -> bool:
+        """Make the devices as large as their workers are believed to be now; whether the largest has grown."""
+        if self.started is None:
+            return False
+        fleet = self.started.state.fleet
+        largest_before = fleet.largest_kv_tokens
+        for worker in self.workers.values():
+            slots, kv_tokens = worker.slots_believed(now_s), worker.kv_believed(now_s)
+            if slots != fleet.batch_slots[worker.device] or kv_tokens != fleet.kv_tokens[worker.device]:
+                self.started.device_resized(worker.device, slots, kv_tokens)
+        return fleet.largest_kv_tokens > largest_before
+
+    def set_policy(self, policy: Policy) -> None:
+        """Go on under another policy, which is told of everybody in the queue."""
+        self.policy = policy
+        if self.started is None:
+            return
+        self.started.policy = policy
+        queue = self.started.state.queue
+        for request_id, length_class in zip(queue.ids.tolist(), queue.length_class.tolist(), strict=True):
+            request = queue.request(request_id)
+            policy.request_arrived(request.arrival_s, request, length_class)
+
+    def mean_tokens(self, length_class: int) -> float:
+        """What a class was expected to be, as of the last update; the sum over its survival function is not cheap."""
+        lengths = self.controller.state.lengths
+        if self._means_version != lengths.version:
+            self._means_version, self._means = lengths.version, lengths.survival.sum(axis=1).tolist()
+        return self._means[length_class]
+
+    def drain_s(self, waiting: int) -> float:
+        """Roughly when there will be room: so many that wait, at the rate at which requests end."""
+        if self.started is None:
+            return _UNKNOWN_DRAIN_S
+        fleet = self.started.state.fleet
+        slots, period_s = max(int(fleet.batch_slots[fleet.active].sum()), 1), fleet.pace_s()[1]
+        drain_s = math.ceil(waiting * self.mean_tokens(0) * period_s / slots)
+        return min(max(drain_s, _LEAST_DRAIN_S), _MOST_DRAIN_S)
