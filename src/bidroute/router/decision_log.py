@@ -13,7 +13,7 @@ from bidroute.router.tickets import Ticket
 RECENT = 60  # decisions shown
 REMEMBERED = 2_000  # requests whose decisions are kept
 MOST_OF_ONE = 16  # decisions kept by request id: clients may send one id again and again
-EXPLAINED_PER_S = 20.0  # an explanation costs as much as several decisions
+EXPLAINED_PER_S = 5.0  # an explanation costs as much as several decisions
 MOST_EXPLAINED = 32  # waiting requests; in longer queues only those released are explained, without a runner-up
 
 

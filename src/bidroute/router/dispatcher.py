@@ -27,7 +27,7 @@ from bidroute.router.workers import Worker
 
 log = logging.getLogger("bidroute.router")
 
-TICK_S = 0.02  # between decisions that nothing but time has prompted
+TICK_S = 0.05  # between decisions that nothing but time has prompted
 PROGRESS_TOKENS = 8  # a stream's progress enters the ledger in steps of so many tokens
 FEW_WAITING = 64  # up to so many an arrival is decided on at once; among more, at the next tick
 
@@ -257,7 +257,7 @@ class Dispatcher:
             now_s = self.clock()
             self._reported[ticket.id] = tokens, now_s
             self.controller.progressed(ticket.id, tokens)
-            self.controller.state.fleet.observe_pace(ticket.worker.device, tokens - reported, now_s - since_s)
+            self.controller.state.fleet.observe_pace(ticket.worker.device, 1, (now_s - since_s) / (tokens - reported))
 
     def finished(self, ticket: Ticket, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """It ended by itself, with this true usage where the worker said."""

@@ -14,7 +14,7 @@ from bidroute.router.metrics import RouterMetrics
 
 log = logging.getLogger("bidroute.router")
 
-UPDATE_S = 0.05  # between price updates
+UPDATE_S = 0.25  # between price updates
 
 
 class Updates:
