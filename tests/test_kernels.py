@@ -40,11 +40,11 @@ def package(tmp_path):
     return folder
 
 
-def run(package, **variables):
+def run(package, main=MAIN, **variables):
     """What `outer(1)` is in a fresh process, and how many times it came from the cache."""
     environment = {**os.environ, "PYTHONPATH": str(package.parent), "NUMBA_CACHE_DIR": "", **variables}
     output = subprocess.run(
-        [sys.executable, "-B", "-c", MAIN], capture_output=True, text=True, env=environment, check=True
+        [sys.executable, "-B", "-c", main], capture_output=True, text=True, env=environment, check=True
     ).stdout
     return tuple(int(word) for word in output.split())
 
@@ -55,6 +55,22 @@ def test_a_kernel_comes_from_the_cache_until_a_file_that_it_depends_on_changes(p
     (package / "layout.py").write_text(CONSTANTS.format(step=5))
     assert run(package) == (60, 0)
     assert run(package) == (60, 1)
+
+
+def test_a_cache_that_names_a_class_which_is_gone_is_not_read(package):
+    """Kernels that take named tuples are indexed by their classes, which a newer version may have renamed."""
+    pair = "from typing import NamedTuple\n\nclass {name}(NamedTuple):\n    x: int\n"
+    (package / "layout.py").write_text(CONSTANTS.format(step=1) + pair.format(name="Pair"))
+    (package / "outer.py").write_text(
+        OUTER.format(factor=10).replace("inner(x)", "inner(x.x)") + "\nfrom tiny.layout import Pair as Given\n"
+    )
+    main = MAIN.replace("outer(1)", "outer(Given(1))").replace("import outer;", "import outer, Given;")
+    assert run(package, main) == (20, 0)
+    (package / "layout.py").write_text(CONSTANTS.format(step=1) + pair.format(name="Couple"))
+    source = (package / "outer.py").read_text()
+    (package / "outer.py").write_text(source.replace("Pair as", "Couple as"))
+    assert run(package, main) == (20, 0)
+    assert run(package, main) == (20, 1)
 
 
 def test_a_touched_file_with_the_same_contents_changes_nothing(package):

@@ -34,7 +34,9 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
         compiled = numba.njit(nogil=True, error_model="numpy")(function)
     cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if cache_file is not None:  # else nothing is cached, or compilation is switched off
-        cache_file._source_stamp = source_stamp(Path(function.__code__.co_filename))
+        # As part of numba's version, which is compared first: the rest of an index may name classes that are gone.
+        cache_file._version = f"{numba.__version__} {source_stamp(Path(function.__code__.co_filename))}"
+        cache_file._source_stamp = None
     return cast("Callable[P, R]", compiled)
 
 

@@ -84,6 +84,9 @@ def test_requests_are_held_for_room_that_comes_soon_as_long_as_few_wait_for_it()
         decision = BidPrice(Objective()).decide(1.0, waiting, (1,))
         assert decision.held.get(Hold.FASTER, 0) == held
         assert [a.device for a in decision.assignments] == [1] * (waiting_requests - held)
+        told = BidPrice(Objective()).explain(1.0, waiting, (1,), list(range(waiting_requests)))
+        assert [one.held_by for one in told].count(Hold.FASTER) == held
+        assert [one.held_by for one in told].count(None) == waiting_requests - held
 
 
 def test_nobody_is_held_for_a_device_whose_kv_would_not_be_safe_for_long() -> None:

@@ -208,9 +208,9 @@ def test_a_decision_equals_its_twin(seed: int) -> None:
     fields = bidding.terms(6.0, waiting), waiting.queue.columns(), prices.view(waiting), admission.view
     rows = release(*map(tuple, fields), tuple(Limits(10_000, spare, 0.5)), (devices, offered, later_s), chosen, held)
 
-    now = {row: d for row, d in twin.released.items() if d < offered}
-    assert list(zip(rows.tolist(), chosen[rows].tolist(), strict=True)) == list(now.items())
-    assert held[FOR_LATER] == len(twin.released) - len(now)
+    assert dict(zip(rows.tolist(), chosen[rows].tolist(), strict=True)) == twin.released
+    assert rows.tolist() == list(twin.released)
+    assert held[FOR_LATER] == sum(d >= offered for d in twin.released.values())
     assert (waiting.queue.skips - skips).sum() == twin.skips
     reasons = [twin.reason(row) for row in range(twin.n) if row not in twin.released]
     # which part of the KV holds one is told without a look ahead where a shorter prompt has failed

@@ -23,7 +23,6 @@ from bidroute.core.objective import Objective, parse_objective
 from bidroute.core.queue import IntArray
 from bidroute.core.requests import Request
 from bidroute.core.state import RoutingState
-from bidroute.errors import ConfigError
 from bidroute.policies.admission import HOLD_BY_VERDICT, Admission
 from bidroute.policies.admission_kernels import RELEASED
 from bidroute.policies.alternatives import Considered, consider
@@ -98,11 +97,20 @@ class BidPrice(Policy):
 
     def decide(self, now_s: float, state: RoutingState, devices: Sequence[int]) -> Decision:
         """Release what is worth its price, can start and stays safe, best reward per price first."""
-        queue = state.queue
-        if not len(queue) or not devices:
+        if not len(state.queue) or not devices:
             return Decision()
         bidding = self._bidding(state)
         considered = self._considered(state, devices, bidding)
+        ids, positions = self._take(now_s, state, bidding, considered)
+        taken = zip(ids, positions, strict=True)
+        assignments = [Assignment(i, devices[position]) for i, position in taken if position < considered.offered]
+        return Decision(assignments, _held(self._held))
+
+    def _take(
+        self, now_s: float, state: RoutingState, bidding: Bidding, considered: Considered
+    ) -> tuple[list[int], list[int]]:
+        """Decide: ids of those that take a device, and its position; see `release` for positions not offered."""
+        queue = state.queue
         self._admission.begin(state, considered.devices)
         if len(self._chosen) < len(queue):
             self._chosen = np.empty(2 * len(queue), dtype=np.int64)
@@ -116,9 +124,7 @@ class BidPrice(Policy):
             self._chosen,
             self._held,
         )
-        ids, positions = queue.ids[rows].tolist(), self._chosen[rows].tolist()
-        assignments = [Assignment(i, devices[position]) for i, position in zip(ids, positions, strict=True)]
-        return Decision(assignments, _held(self._held))
+        return queue.ids[rows].tolist(), self._chosen[rows].tolist()
 
     def explain(
         self, now_s: float, state: RoutingState, devices: Sequence[int], request_ids: Sequence[int]
@@ -131,10 +137,9 @@ class BidPrice(Policy):
         bid = bidding.bids(now_s, state, considered.devices, considered.wait_s)
         rank_by_best_device(bid.reward, bid.value, bid.ratio)
         skips, prices = state.queue.skips.copy(), self.shadow_prices.snapshot()
-        decision = self.decide(now_s, state, devices)
+        taken = dict(zip(*self._take(now_s, state, bidding, considered), strict=True))
         state.queue.skips[:] = skips
         self.shadow_prices.restore(prices)
-        taken = {assignment.request_id: assignment.device for assignment in decision.assignments}
         self._admission.begin(state, considered.devices)
         return [
             self._explain_one(now_s, state, considered, bidding, bid, taken, request_id) for request_id in request_ids
@@ -167,7 +172,8 @@ class BidPrice(Policy):
         ready, position = considered.devices, int(np.argmax(bid.ratio[:, row]))
         held_by: Hold | None = None
         if request_id in taken:
-            position = int(np.flatnonzero(ready == taken[request_id])[0])
+            held_by = None if taken[request_id] < considered.offered else Hold.FASTER
+            position = taken[request_id] if taken[request_id] < len(ready) else position
         elif bid.value[position, row] <= 0.0:
             held_by = Hold.PRICE
         else:
@@ -175,8 +181,7 @@ class BidPrice(Policy):
             verdict = self._admission.judge(
                 position, int(queue.prompt_tokens[row]), int(queue.length_class[row]), int(queue.exact_tokens[row])
             )
-            would_start = Hold.ORDER if position < considered.offered else Hold.FASTER
-            held_by = would_start if verdict == RELEASED else HOLD_BY_VERDICT[verdict]
+            held_by = Hold.ORDER if verdict == RELEASED else HOLD_BY_VERDICT[verdict]
         return Explanation(
             request_id=request_id,
             device=int(ready[position]),
@@ -191,7 +196,7 @@ class BidPrice(Policy):
             rank=int(np.count_nonzero(bid.ratio.max(axis=0) > bid.ratio[:, row].max())),
             waiting=len(state.queue),
             held_by=held_by,
-            instead=[other for other in taken if other != request_id],
+            instead=[other for other, d in taken.items() if other != request_id and d < considered.offered],
         )
 
 
@@ -210,9 +215,6 @@ def _held(counts: IntArray) -> dict[Hold, int]:
 
 @register("bid_price")
 def _bid_price(settings: PolicySettings) -> Policy:
-    unknown = set(settings.options) - {"risk_z", "max_skips"}
-    if unknown:
-        raise ConfigError(f"bid_price option {min(unknown)!r} is unknown; choose from: max_skips, risk_z")
     return BidPrice(
         parse_objective(settings.objective),
         settings.seed,

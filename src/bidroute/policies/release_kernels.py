@@ -47,7 +47,7 @@ UNTRIED = -1  # not a verdict yet
 NOBODY = -1
 ENDLESS = 1 << 62
 MOST_REFUSALS = 32  # a request that so many of the devices it ranks best on have refused is held
-FULLER_TILT = 0.02  # of the ratio on an empty device, lost for each resource that is full; parts equals
+FULLER_TILT = 0.02  # of a bid's value, lost for each resource of the device that is full; parts equals
 
 
 class Limits(NamedTuple):
@@ -68,7 +68,7 @@ class Choice(NamedTuple):
     later_s: FloatArray
 
 
-class Bids(NamedTuple):
+class Ranking(NamedTuple):
     """Bids of everybody, float64[k, n], for the k devices at the positions `on` int64[k]; over these devices, of
     each request the best `ratio` float64[n] and whether it pays for any, `worth` bool[n]."""
 
@@ -81,7 +81,7 @@ class Bids(NamedTuple):
 
 
 @kernel
-def rank(terms: Terms, waiting: QueueColumns, tables: Tables, later_s: FloatArray, on: IntArray) -> Bids:
+def rank(terms: Terms, waiting: QueueColumns, tables: Tables, later_s: FloatArray, on: IntArray) -> Ranking:
     """The bids of all that wait for the devices at these positions, [k]."""
     n = waiting.n
     rewards, values, ratios = np.empty((len(on), n)), np.empty((len(on), n)), np.empty((len(on), n))
@@ -93,7 +93,7 @@ def rank(terms: Terms, waiting: QueueColumns, tables: Tables, later_s: FloatArra
         for row in range(n):
             ratio[row] = max(ratio[row], ratios[k, row])
             worth[row] |= values[k, row] > 0.0
-    return Bids(on, rewards, values, ratios, ratio, worth)
+    return Ranking(on, rewards, values, ratios, ratio, worth)
 
 
 @kernel
@@ -177,7 +177,7 @@ def _walk(
     waiting: QueueColumns,
     tables: Tables,
     view: View,
-    bids: Bids,
+    bids: Ranking,
     choice: Choice,
     order: IntArray,
     chosen: IntArray,
@@ -287,7 +287,7 @@ def _fill_empty(
 
 @kernel
 def _cut_idle_prices(
-    prices: Prices, bids: Bids, numbers: IntArray, choice: Choice, turned_down: BoolArray, factor: float
+    prices: Prices, bids: Ranking, numbers: IntArray, choice: Choice, turned_down: BoolArray, factor: float
 ) -> None:
     """Complementary slackness: the price of room that somebody found too dear, and nobody paid for, is cut.
 
@@ -325,7 +325,11 @@ def release(
     chosen: IntArray,
     held: IntArray,
 ) -> IntArray:
-    """Release what is worth its price and may start, best reward per price first; returns the released rows [k].
+    """Release what is worth its price and may start, best reward per price first.
+
+    Returns the rows [k] that take a device, in order, and fills its position in `chosen` [≥n] (undefined elsewhere):
+    those with one of the first `offered` start now, the others are held for a device that is not offered yet, or (D)
+    for room to come.
 
     Takes `Terms`, `QueueColumns`, `Prices`, `View`, `Limits` and `Choice` as plain tuples, because a call takes those
     three times faster than named ones. The devices are in the order of the view.
@@ -333,9 +337,8 @@ def release(
     Requests rank by the ratio on their best device. Each goes to the device that it is worth most on, of those that it
     pays for and that take it; it is held for one that is not offered yet, or has no room yet, where that is worth
     more. Then every device that is still empty takes the best that can start there, whatever its price: else nothing
-    might progress. Fills the position of each released row's device in `chosen` [≥n] (the others' is undefined), and
-    counts the others by reason in `held` [REASONS]. The prices of devices whose room is found to be too dear are cut,
-    and those of all of them when nobody is left waiting.
+    might progress. Counts those held by reason in `held` [REASONS]. The prices of devices whose room is found to be too
+    dear are cut, and those of all of them when nobody is left waiting.
     """
     return _release(
         Terms(*terms),
@@ -384,6 +387,5 @@ def _release(
         for g in choice.devices[: choice.offered]:
             prices.slot_price[g] *= limits.idle_cut
             prices.kv_price[g] *= limits.idle_cut
-    now: IntArray = released[chosen[released] < choice.offered]
-    held[FOR_LATER] = len(released) - len(now)
-    return now
+    held[FOR_LATER] = np.count_nonzero(chosen[released] >= choice.offered)
+    return released
