@@ -268,6 +268,24 @@ async def test_prices_move_beside_the_loop_while_it_decides(make) -> None:
     assert bench.dispatcher.controller.state.lengths.finished.sum() == 60
 
 
+async def test_prices_fall_again_when_nobody_waits(make) -> None:
+    bench = make(updates_off_loop=False)
+    bench.worker("a", slots=1)
+    for _ in range(40):
+        bench.dispatcher.submit(JOB)
+    for _ in range(20):
+        bench.clock.now_s += 0.3
+        bench.dispatcher._prompt()
+        await bench.settle()
+    assert bench.dispatcher.policy.prices().slot_price.max() > 0.0
+    for ticket in list(bench.dispatcher.tickets.values()):
+        bench.dispatcher.cancelled(ticket)
+    for _ in range(20):
+        bench.clock.now_s += 30.0  # and nobody comes: the forecast is of fewer and fewer
+        bench.dispatcher._tick()
+    assert bench.dispatcher.policy.prices().slot_price.max() == pytest.approx(0.0, abs=1e-6)
+
+
 def totals(bench: Bench) -> tuple[int, int, int, int, int]:
     counts = bench.dispatcher.totals
     return counts.requests, counts.finished, counts.cancelled, counts.failed, counts.refused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -157,12 +158,19 @@ def check_outputs(trace: str, outputs: dict[str, Path | None]) -> None:
 
 def show(comparison: Comparison) -> None:
     """Print the scenario, who wins, the table and the notes."""
+    verdict = judge(comparison)
+    sentences = [scenario_sentence(comparison)]
+    if verdict is not None:
+        sentences.append(" ".join([verdict_sentence(verdict), losses_sentence(verdict)]).strip())
+    show_table(comparison, sentences)
+
+
+def show_table(comparison: Comparison, sentences: Sequence[str]) -> None:
+    """Print the sentences, the table and the notes."""
     console = Console(highlight=False)
     console.width = min(TABLE_WIDTH, console.width) if console.is_terminal else TABLE_WIDTH
-    verdict = judge(comparison)
-    console.print(scenario_sentence(comparison), markup=False)
-    if verdict is not None:
-        console.print(" ".join([verdict_sentence(verdict), losses_sentence(verdict)]).strip(), markup=False)
+    for sentence in sentences:
+        console.print(sentence, markup=False)
     console.print()
     console.print(comparison_table(comparison, console.width))
     for note in comparison.notes:

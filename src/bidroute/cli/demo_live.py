@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from bidroute.cli import options
-from bidroute.cli.compare import TABLE_WIDTH
+from bidroute.cli.compare import show_table
 from bidroute.cli.extras import require_serve
 from bidroute.cli.progress import progress_bar
 from bidroute.experiments import judge
-from bidroute.report import check_writable, comparison_data, comparison_table, verdict_sentence, write_json
+from bidroute.report import check_writable, comparison_data, verdict_sentence, write_json
 
 
 def demo_live_command(
@@ -41,19 +40,13 @@ def demo_live_command(
     from bidroute.replay.demo import FLEET, Demo, run_demo
 
     demo = Demo(tuple(filter(None, map(str.strip, policies.split(",")))), requests, time_scale, seed)
-    console = Console(highlight=False)
-    console.width = min(TABLE_WIDTH, console.width) if console.is_terminal else TABLE_WIDTH
     for worker in FLEET:
-        console.print(f"worker {worker.name}: {worker.batch_slots} slots, {worker.kv_tokens} KV tokens", markup=False)
+        typer.echo(f"worker {worker.name}: {worker.batch_slots} slots, {worker.kv_tokens} KV tokens")
     with progress_bar("replaying") as on_progress:
         comparison = run_demo(demo, typer.echo, on_progress)
     verdict = judge(comparison)
-    console.print()
-    if verdict is not None:
-        console.print(verdict_sentence(verdict), markup=False)
-    console.print(f"{requests} requests in bursts; times are wall seconds, at {time_scale:g} × real speed.\n")
-    console.print(comparison_table(comparison, console.width))
-    for note in comparison.notes:
-        console.print(f"note: {note}", style="yellow", markup=False)
+    scale = f"{requests} requests in bursts; times are wall seconds, at {time_scale:g} × real speed."
+    typer.echo()
+    show_table(comparison, [scale] if verdict is None else [verdict_sentence(verdict), scale])
     if json is not None:
         write_json(comparison_data(comparison), json)

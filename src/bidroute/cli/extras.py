@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from bidroute.errors import ConfigError
 
-SERVE_PACKAGES = ("aiohttp", "uvloop")
+SERVE_PACKAGES = ("aiohttp", "prometheus_client")  # uvloop is not there on Windows
 
 
 def require_serve(command: str) -> None:

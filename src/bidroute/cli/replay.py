@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from bidroute.cli import options
-from bidroute.cli.compare import TABLE_WIDTH, check_outputs, command_line
+from bidroute.cli.compare import check_outputs, command_line, show_table
 from bidroute.cli.extras import require_serve
 from bidroute.cli.progress import progress_bar
 from bidroute.experiments.options import parse_slo
 from bidroute.replay.settings import DEFAULT_REQUESTS, ReplaySettings
-from bidroute.report import comparison_data, comparison_table, write_json, write_per_request_csv
+from bidroute.report import comparison_data, write_json, write_per_request_csv
 
 _TARGET = "Endpoint"
 _RUNS = "Runs"
@@ -153,13 +152,7 @@ def replay_command(
     with progress_bar("replaying") as on_progress:
         comparison = comparison_of(settings, replay_all(settings, seeds, on_progress))
     comparison.scenario["command"] = command_line()
-    console = Console(highlight=False)
-    console.width = min(TABLE_WIDTH, console.width) if console.is_terminal else TABLE_WIDTH
-    console.print(sentence(comparison), markup=False)
-    console.print()
-    console.print(comparison_table(comparison, console.width))
-    for note in comparison.notes:
-        console.print(f"note: {note}", style="yellow", markup=False)
+    show_table(comparison, [sentence(comparison)])
     if json is not None:
         write_json(comparison_data(comparison), json)
     if per_request is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from bidroute.cli.extras import require_serve
 from bidroute.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -124,10 +125,9 @@ def serve_command(
 
       curl http://127.0.0.1:8000/v1/completions -d '{"model": "m", "prompt": "Hello", "stream": true}'
     """
-    try:
-        from bidroute.router.run import run
-    except ImportError as problem:
-        raise ConfigError(f"serve needs {problem.name}; install it with: pip install 'bidroute[serve]'") from None
+    require_serve("bidroute serve")
+    from bidroute.router.run import run
+
     http = {"host": host, "port": port, "trusted_hints": trust, "api_keys": _keys()}
     routing = {"policy": policy, "objective": objective, "lengths": lengths, "admin_port": admin_port}
     routing["admin_token"] = os.environ.get(_TOKEN_VARIABLE) or None

@@ -7,7 +7,6 @@ web page elsewhere cannot reach it through a browser; for the same reason every 
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from msgspec import Meta
 
 from bidroute.errors import BidrouteError, ConfigError
 from bidroute.router.fleet_admin import FleetAdmin, NoSuchError
+from bidroute.router.keys import BearerKeys
 from bidroute.router.metrics import CONTENT_TYPE, RouterMetrics
 from bidroute.router.page import PAGE_HEADERS, page_html
 
@@ -81,18 +81,13 @@ def build_admin_app(fleet: FleetAdmin, metrics: RouterMetrics, token: str | None
 # --- who may ask ------------------------------------------------------------------------------------------------
 
 
-def bearer_matches(header: str | None, token: str) -> bool:
-    """Whether an Authorization header carries this bearer token; takes as long for a wrong one as for a right one."""
-    scheme, _, given = (header or "").partition(" ")
-    same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode())
-    return same and scheme.lower() == "bearer"
-
-
 def _require_token(token: str) -> Middleware:
+    keys = BearerKeys((token,))
+
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         # The page holds no data: a browser must be able to load it before its user can give the token.
-        if request.path != "/" and not bearer_matches(request.headers.get("Authorization"), token):
+        if request.path != "/" and not keys.know(request.headers.get("Authorization")):
             answer = _error(401, "the admin token is missing or wrong; send Authorization: Bearer TOKEN")
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer

@@ -9,12 +9,13 @@ from bidroute.policies import Controller
 from bidroute.policies.base import Decision, Explanation
 from bidroute.router.state import DecisionState, RunnerUp
 from bidroute.router.tickets import Ticket
+from bidroute.router.workers import Worker
 
 RECENT = 60  # decisions shown
 REMEMBERED = 2_000  # requests whose decisions are kept
 MOST_OF_ONE = 16  # decisions kept by request id: clients may send one id again and again
 EXPLAINED_PER_S = 5.0  # an explanation costs as much as several decisions
-MOST_EXPLAINED = 32  # waiting requests; in longer queues only those released are explained, without a runner-up
+MOST_EXPLAINED = 32  # waiting requests; in longer queues nobody is explained unasked: it would delay the decision
 
 
 class DecisionLog:
@@ -44,21 +45,23 @@ class DecisionLog:
         decision: Decision,
         explained: Mapping[int, Explanation],
         tickets: Mapping[int, Ticket],
-        names: Mapping[int, str],
+        workers: Mapping[int, Worker],
     ) -> None:
-        """Note what was released; `names` of workers by device."""
+        """Note what was released; `workers` by device."""
+        if not decision.assignments:
+            return
         released = {assignment.request_id for assignment in decision.assignments}
         rest = [one for one in explained.values() if one.request_id not in released and one.request_id in tickets]
         best = max(rest, key=lambda one: one.value, default=None)
         runner_up = None
         if best is not None:
-            runner_up = RunnerUp(_public(tickets[best.request_id]), names.get(best.device, "?"), best.value)
+            runner_up = RunnerUp(_public(tickets[best.request_id]), _name(workers, best.device), best.value)
         for assignment in decision.assignments:
             ticket, one = tickets[assignment.request_id], explained.get(assignment.request_id)
             self._remember(
                 DecisionState(
                     request_id=_public(ticket),
-                    worker=names.get(assignment.device, "?"),
+                    worker=_name(workers, assignment.device),
                     at_s=now_s - self._started_s,
                     wait_s=now_s - ticket.arrival_s,
                     outcome="released",
@@ -94,6 +97,11 @@ class DecisionLog:
         self._by_request.move_to_end(state.request_id)
         if len(self._by_request) > REMEMBERED:
             self._by_request.popitem(last=False)
+
+
+def _name(workers: Mapping[int, Worker], device: int) -> str:
+    """The worker's name; one that has just left has none."""
+    return workers[device].name if device in workers else "?"
 
 
 def _public(ticket: Ticket) -> str:

@@ -16,7 +16,7 @@ from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, Policy, PolicySettings, build_policy
 from bidroute.router.calibration import PromptTokens
 from bidroute.router.metrics import RouterMetrics
-from bidroute.router.off_loop import Updates
+from bidroute.router.off_loop import IDLE_UPDATE_S, Updates
 from bidroute.router.releases import Releases
 from bidroute.router.roster import Roster
 from bidroute.router.settings import RouterSettings
@@ -89,6 +89,8 @@ class Dispatcher:
             self.room.readmit_some()
         if self.room.waiting:
             self._prompt()
+        elif self._roster.started is not None:
+            self._updates.refresh(self._roster.started, self.clock(), IDLE_UPDATE_S)
 
     def _prompt(self) -> None:
         """Decide as soon as everything that has happened is known."""

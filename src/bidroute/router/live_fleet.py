@@ -29,7 +29,6 @@ from bidroute.router.state import (
     QueueState,
     RequestExplanation,
     RouterState,
-    TotalsState,
     WorkerState,
     count_waits,
     device_prices,
@@ -283,7 +282,6 @@ class LiveFleet:
         prices = dispatcher.policy.prices()
         workers = [self._worker_state(worker, prices) for worker in dispatcher.workers.values()]
         joining = [WorkerState(name, "", status="joining") for name in self._joining]
-        totals = {name: getattr(dispatcher.totals, name) for name in dispatcher.totals.__slots__}
         return RouterState(
             uptime_s=now_s - self._started_s,
             policy=self._policy_name,
@@ -291,8 +289,8 @@ class LiveFleet:
             workers=workers + joining,
             queue=self._queue_state(now_s),
             decisions=list(dispatcher.log.recent),
-            totals=TotalsState(
-                **totals,
+            totals=msgspec.structs.replace(
+                dispatcher.totals,
                 preemptions=sum(worker.preemptions for worker in dispatcher.workers.values()),
                 output_tokens_per_s=sum(worker.output_tokens_per_s for worker in dispatcher.workers.values()),
             ),

@@ -15,6 +15,7 @@ from bidroute.router.metrics import RouterMetrics
 log = logging.getLogger("bidroute.router")
 
 UPDATE_S = 0.25  # between price updates
+IDLE_UPDATE_S = 2.0  # while nobody waits: prices must be seen to fall, and lengths go on being learned
 
 
 class Updates:
@@ -30,11 +31,11 @@ class Updates:
         self._updated_s = -math.inf
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="prices")
 
-    def refresh(self, controller: Controller, now_s: float) -> None:
-        """Begin an update, unless one runs or the last one is fresh enough. Called on the event loop."""
+    def refresh(self, controller: Controller, now_s: float, every_s: float = UPDATE_S) -> None:
+        """Begin an update, unless one runs or the last one began less than `every_s` ago. Called on the event loop."""
         if self.running is not None and not self.running.done():
             return
-        if now_s - self._updated_s < UPDATE_S:
+        if now_s - self._updated_s < every_s:
             return
         self._updated_s = now_s
         if not self._off_loop:

@@ -53,8 +53,7 @@ class Releases:
         decision = controller.decide(now_s, ready)
         self.held = {str(reason): count for reason, count in decision.held.items()}
         self._counts.metrics.decided(time.perf_counter() - before_s, self.held)
-        names = {device: worker.name for device, worker in self._roster.by_device.items()}
-        self.log.decided(now_s, decision, explained, self._tickets, names)
+        self.log.decided(now_s, decision, explained, self._tickets, self._roster.by_device)
         for assignment in decision.assignments:
             self._send(self._tickets[assignment.request_id], self._roster.by_device[assignment.device])
 

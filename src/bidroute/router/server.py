@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import itertools
 import logging
 import math
@@ -21,6 +19,7 @@ from bidroute.router.bodies import HttpError, check_framing, whole_body
 from bidroute.router.dispatching import Dispatching
 from bidroute.router.headers import REQUEST_ID, own_headers, usable_request_id
 from bidroute.router.http_settings import HttpSettings
+from bidroute.router.keys import BearerKeys
 from bidroute.router.openai_errors import error_body
 from bidroute.router.proxy import Proxy
 from bidroute.router.request_body import BadBodyError, BodyFacts, chat_facts, completion_facts
@@ -50,7 +49,7 @@ class Gateway:
         """Must be made on the running loop."""
         self._dispatcher = dispatcher
         self._settings = settings
-        self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
+        self._keys = BearerKeys(settings.api_keys)
         self._upstream = Upstream(settings)
         shortest_s = min(settings.stall_timeout_s, settings.first_byte_timeout_s, settings.answer_timeout_s)
         self._watchdog = Watchdog(shortest_s)
@@ -113,7 +112,7 @@ class Gateway:
 
     def _handler(self, request: web.BaseRequest) -> Handler:
         path = request.raw_path.partition("?")[0]
-        if self._keys and path not in _OPEN and not self._knows(request.headers.get("Authorization", "")):
+        if self._keys and path not in _OPEN and not self._keys.know(request.headers.get("Authorization")):
             raise HttpError(401, "invalid_api_key", "no valid API key; send the header Authorization: Bearer KEY")
         handler = self._routes.get((request.method, path))
         if handler is not None:
@@ -121,15 +120,6 @@ class Gateway:
         if path in self._paths:
             raise HttpError(405, "method_not_allowed", "this path does not take this method")
         raise HttpError(404, "unknown_path", "no such path; see /v1/chat/completions, /v1/completions, /v1/models")
-
-    def _knows(self, authorization: str) -> bool:
-        """Whether it is one of the keys, in a time that does not depend on which, nor on how much of it is right."""
-        scheme, _, key = authorization.partition(" ")
-        digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
-        known = False
-        for ours in self._keys:
-            known |= hmac.compare_digest(ours, digest)
-        return known and scheme.lower() == "bearer"
 
     async def _priced(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
         self._check_not_draining()

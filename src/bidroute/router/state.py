@@ -86,8 +86,11 @@ class DecisionState(msgspec.Struct, frozen=True):
     runner_up: RunnerUp | None = None
 
 
-class TotalsState(msgspec.Struct, frozen=True):
-    """Counts since the start, and the present rate."""
+class TotalsState(msgspec.Struct):
+    """Counts since the start, and the present rate.
+
+    Every request ends as one of `finished`, `cancelled`, `failed` and `refused`.
+    """
 
     requests: int = 0
     released: int = 0

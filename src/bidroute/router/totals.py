@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bidroute.router.metrics import RouterMetrics
+from bidroute.router.state import TotalsState
 from bidroute.router.tickets import Failure, RefusedError, Ticket
 from bidroute.router.workers import Worker
 
@@ -12,26 +11,11 @@ from bidroute.router.workers import Worker
 _STATUS = {Failure.CLIENT: 400, Failure.BACK_PRESSURE: 503, Failure.FAULT: 502, Failure.STALLED: 504}
 
 
-@dataclass(slots=True)
-class Totals:
-    """Counts since the start. Every request ends as one of `finished`, `cancelled`, `failed` and `refused`."""
-
-    requests: int = 0
-    released: int = 0
-    finished: int = 0
-    cancelled: int = 0
-    failed: int = 0
-    refused: int = 0
-    retries: int = 0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-
-
 class Counts:
     """Totals and metrics, kept together so that they agree. Each method counts one event."""
 
     def __init__(self, metrics: RouterMetrics) -> None:
-        self.totals = Totals()
+        self.totals = TotalsState()
         self.metrics = metrics
 
     def arrived(self) -> None:
