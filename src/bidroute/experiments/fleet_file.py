@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import yaml
 from msgspec import Meta
 
 from bidroute.errors import ConfigError
 from bidroute.experiments.settings import MOST_BATCH_SLOTS, MOST_DEVICES, MOST_KV_TOKENS
+from bidroute.yaml_files import read_yaml
 
 Slots = Annotated[int, Meta(ge=1, le=MOST_BATCH_SLOTS)]
 Tokens = Annotated[int, Meta(ge=1, le=MOST_KV_TOKENS)]
@@ -51,17 +51,9 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_fleet(path: Path) -> list[DeviceGroup]:
     """The groups of a fleet file. Raises ConfigError naming the file and the field."""
+    document = read_yaml(path, "fleet file", "`devices:` and a list under it")
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
-        raise ConfigError(f"cannot read fleet file {path}: {reason}; give a YAML file") from None
-    document: Any = None
-    try:
-        document = yaml.safe_load(text)
         fleet = msgspec.convert(document, FleetFile)
-    except yaml.YAMLError as problem:
-        raise ConfigError(f"{path}{_where(problem)}: not valid YAML; expected `devices:` and a list under it") from None
     except msgspec.ValidationError as problem:
         raise ConfigError(f"{path}: {_field_message(str(problem), document)}") from None
     count = sum(group.count for group in fleet.devices)
@@ -71,11 +63,6 @@ def read_fleet(path: Path) -> list[DeviceGroup]:
         if group.speed is not None and not math.isfinite(group.speed):
             raise ConfigError(f"{path}: devices[{index}].speed: {group.speed}; expected a positive number")
     return fleet.devices
-
-
-def _where(problem: yaml.YAMLError) -> str:
-    mark = getattr(problem, "problem_mark", None)
-    return f", line {mark.line + 1}" if mark is not None else ""
 
 
 def _field_message(message: str, document: Any) -> str:

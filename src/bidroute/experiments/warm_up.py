@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from bidroute.core.devices import Device
-from bidroute.core.requests import Request
 from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, build_policy
+from bidroute.policies.exercise import exercise
 from bidroute.simulator import Scenario, affine_decode
 from bidroute.simulator.engines import Engines
 from bidroute.simulator.layout import FOREVER
@@ -35,13 +35,7 @@ def compile_decisions() -> None:
     """The ledger, the length model, prices and both kinds of decision from a central queue."""
     for policy in ("bid_price", "fifo+safety"):
         controller = Controller(build_policy(policy), [_DEVICE], build_predictor("none"))
-        for request_id in range(2):
-            controller.enqueue(float(request_id), Request(request_id, float(request_id), prompt_tokens=10))
-        controller.update(2.0)
-        for assignment in controller.decide(2.0, [0]).assignments:
-            controller.started(assignment.request_id, prefilled=True)
-            controller.advanced(0, 1, 0.01)
-            controller.finished(3.0, assignment.request_id, 1)
+        exercise(controller)
 
 
 PARTS = (compile_engines, compile_decisions)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from bidroute.errors import BidrouteError, ConfigError
+from bidroute.router.settings import host_name
 from bidroute.router.state import RequestExplanation, RouterState
 
 
@@ -57,6 +57,6 @@ def worker_name(settings: dict[str, Any]) -> str:
     name, url = settings.get("name"), settings.get("url")
     if name is not None and not (isinstance(name, str) and name):
         raise ConfigError(f"worker name {name!r}; expected a text")
-    if not isinstance(url, str) or not urlsplit(url).netloc:
+    if not isinstance(url, str) or not host_name(url):
         raise ConfigError(f"worker url {url!r}; expected one such as http://host:8000")
-    return name or urlsplit(url).netloc.rpartition("@")[2]
+    return name or host_name(url)

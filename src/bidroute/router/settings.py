@@ -23,11 +23,11 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
-import yaml
 from msgspec import Meta
 
 from bidroute.errors import ConfigError
 from bidroute.router.http_settings import HttpSettings
+from bidroute.yaml_files import read_yaml
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
@@ -69,27 +69,24 @@ class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 def read_settings(path: Path) -> RouterSettings:
     """The settings in a YAML file. Raises ConfigError naming the file and the field."""
+    document = read_yaml(path, "configuration", "`workers:` and a list under it") or {}
+    if isinstance(document, dict) and isinstance(document.get("workers"), list):
+        document = document | {"workers": [worker_row(row) for row in document["workers"]]}
     try:
-        document: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-        settings = msgspec.convert(_with_urls_alone(document or {}), RouterSettings)
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
-        raise ConfigError(f"cannot read {path}: {reason}; give a YAML file") from None
-    except yaml.YAMLError as problem:
-        mark = getattr(problem, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{where}: not valid YAML; expected `workers:` and a list under it") from None
+        settings = msgspec.convert(document, RouterSettings)
     except msgspec.ValidationError as problem:
         raise ConfigError(f"{path}: {problem}".replace("`", "").replace("$.", "")) from None
     return checked(settings)
 
 
-def _with_urls_alone(document: Any) -> Any:
-    """The document, with settings in place of workers that are a URL alone."""
-    if not isinstance(document, dict) or not isinstance(document.get("workers"), list):
-        return document
-    rows = [{"url": row} if isinstance(row, str) else row for row in document["workers"]]
-    return document | {"workers": rows}
+def worker_row(row: Any) -> Any:
+    """An entry of a list of workers, with settings in place of a URL alone."""
+    return {"url": row} if isinstance(row, str) else row
+
+
+def host_name(url: str) -> str:
+    """What a worker without a name is called: host and port of its URL; credentials in that are no part of it."""
+    return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def checked(settings: RouterSettings) -> RouterSettings:
@@ -113,4 +110,4 @@ def _named(worker: WorkerSettings) -> WorkerSettings:
     if not usable or parts.query or parts.fragment:
         raise ConfigError(f"worker {worker.url!r}: expected a URL such as http://10.0.0.1:8000")
     url = worker.url.rstrip("/").removesuffix("/v1")
-    return msgspec.structs.replace(worker, url=url, name=worker.name or parts.netloc.rpartition("@")[2])
+    return msgspec.structs.replace(worker, url=url, name=worker.name or host_name(worker.url))

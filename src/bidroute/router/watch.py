@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bidroute.errors import BidrouteError, ConfigError
 from bidroute.router.fleet_admin import FleetAdmin, worker_name
+from bidroute.router.settings import worker_row
+from bidroute.yaml_files import read_yaml
 
 _LOG = logging.getLogger(__name__)
 _SIZES = ("batch_slots", "kv_tokens")
@@ -34,25 +34,17 @@ Entries = dict[str, dict[str, Any]]
 
 def read_workers(path: Path) -> Entries:
     """Settings by worker name. Raises ConfigError, naming the file, for anything that is not such a list."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
-        raise ConfigError(f"cannot read {path}: {reason}; the fleet stays as it is") from None
-    except yaml.YAMLError as problem:
-        mark = getattr(problem, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"{path}{where}: not valid YAML; the fleet stays as it is") from None
+    document = read_yaml(path, "the list of workers in", "`workers:` and a list under it")
     rows = document.get("workers") if isinstance(document, dict) else None
     if not isinstance(rows, list):
-        raise ConfigError(f"{path}: expected `workers:` and a list under it; the fleet stays as it is")
+        raise ConfigError(f"{path}: expected `workers:` and a list under it")
     return _by_name(path, rows)
 
 
 def _by_name(path: Path, rows: list[Any]) -> Entries:
     entries: Entries = {}
     for index, row in enumerate(rows):
-        settings = {"url": row} if isinstance(row, str) else row
+        settings = worker_row(row)
         if not isinstance(settings, dict):
             raise ConfigError(f"{path}: workers[{index}] is {row!r}; expected a URL or settings")
         drain = settings.get("drain", False)
@@ -106,7 +98,7 @@ class FleetFileWatcher:
         try:
             wanted = await asyncio.to_thread(read_workers, self.path)
         except ConfigError as problem:
-            self._report(str(problem))
+            self._report(f"{problem}; the fleet stays as it is")
         else:
             await self._apply(wanted)
         return True
