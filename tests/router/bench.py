@@ -1,0 +1,46 @@
+"""A dispatcher on a clock of its own, and what a proxy would do with it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bidroute.router.dispatcher import Dispatcher
+from bidroute.router.tickets import Job, Ticket
+from bidroute.router.workers import Worker
+
+JOB = Job("m", prompt_bytes=400)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Bench:
+    """A dispatcher, and what a proxy would do with it."""
+
+    def __init__(self, dispatcher: Dispatcher, clock: Clock) -> None:
+        self.dispatcher, self.clock = dispatcher, clock
+
+    def worker(self, name: str, slots: int = 2, kv_tokens: int = 1000) -> Worker:
+        worker = Worker(name, f"http://{name}", batch_slots=slots, kv_tokens=kv_tokens)
+        self.dispatcher.add_worker(worker)
+        return worker
+
+    async def where(self, ticket: Ticket) -> str | None:
+        """The worker it is released to, None while it waits."""
+        if self.dispatcher.workers:
+            self.dispatcher._fit_capacities()
+        self.dispatcher._prompt()
+        await self.settle()
+        return ticket.worker.name if ticket.worker else None
+
+    async def settle(self) -> None:
+        for _ in range(6):
+            await asyncio.sleep(0)
+
+    def leases(self) -> int:
+        return int(self.dispatcher.controller.state.fleet.open_leases.sum())
