@@ -33,6 +33,7 @@ class FakeDispatcher:
         self.open: set[int] = set()
         self._ids = itertools.count()
         self.waiting = 0
+        self.splits = False
 
     def least_busy(self, model: str) -> Worker:
         if not self.workers:
@@ -74,7 +75,10 @@ class FakeDispatcher:
     def cancelled(self, ticket: Ticket) -> None:
         self._end(ticket, "cancelled")
 
-    def failed(self, ticket: Ticket, failure: Failure, detail: str = "") -> None:
+    def prefilled(self, ticket: Ticket, params: bytes, prompt_tokens: int | None) -> None:
+        raise AssertionError("there are no prefill workers")
+
+    def failed(self, ticket: Ticket, failure: Failure, detail: str = "", *, reached: bool = True) -> None:
         self._end(ticket, "failed", failure)
 
     def retry(self, ticket: Ticket) -> None:

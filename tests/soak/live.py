@@ -18,6 +18,7 @@ from aiohttp import web
 from bidroute.router.dispatcher import Dispatcher
 from bidroute.router.http_settings import HttpSettings
 from bidroute.router.live_fleet import LiveFleet
+from bidroute.router.prefill_pool import LeaseStage
 from bidroute.router.run import running_router
 from bidroute.router.settings import RouterSettings, WorkerSettings
 from bidroute.router.state import RouterState, WorkerState
@@ -176,20 +177,23 @@ class _Received:
 
 
 @asynccontextmanager
-async def routed(workers: Sequence[LiveWorker], **settings: Any) -> AsyncIterator[Routed]:
-    """A router in front of these workers, which are started first unless they are to come late (`up` is False)."""
+async def routed(
+    workers: Sequence[LiveWorker], prefill: Sequence[LiveWorker] = (), **settings: Any
+) -> AsyncIterator[Routed]:
+    """A router in front of these workers, some for prefill; whoever is not up is to come late."""
     http = {"port": 0, "stall_timeout_s": 1.0, "first_byte_timeout_s": 2.0, "answer_timeout_s": 4.0}
     http |= settings.pop("http", {})
     admin_port = free_port()
     chosen = RouterSettings(
         workers=[WorkerSettings(worker.url, worker.name) for worker in workers],
+        prefill=[WorkerSettings(worker.url, worker.name) for worker in prefill],
         http=HttpSettings(**http),
         admin_port=admin_port,
         **{"scrape_s": 0.2, **settings},
     )
     connector = aiohttp.TCPConnector(limit=0)
     async with contextlib.AsyncExitStack() as stack:
-        for worker in workers:
+        for worker in [*workers, *prefill]:
             stack.push_async_callback(worker.kill)
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
         fleet, listener = await stack.enter_async_context(running_router(chosen))
@@ -222,6 +226,10 @@ def leaks(dispatcher: Dispatcher) -> list[str]:
         "apart": len(dispatcher.room.apart),
         "by load": len(dispatcher.room.by_load),
         "reported": len(dispatcher._reported),
+        "for prefill": len(dispatcher.room.for_prefill),
+        "prefills": dispatcher.prefill.pool.total(LeaseStage.SENT)[0],
+        "prefilled": dispatcher.prefill.pool.total(LeaseStage.WAITING)[0],
+        "handed over": dispatcher.prefill.pool.total(LeaseStage.HANDED)[0],
     }
     totals = dispatcher.totals
     left["uncounted"] = totals.requests - totals.finished - totals.cancelled - totals.failed - totals.refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +33,16 @@ def serve_command(
             "slots=N (its max_num_seqs), kv_tokens=N, block_size=N, name=NAME, api_key_env=VARIABLE.",
         ),
     ] = None,
+    prefill: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL[,k=v,…]",
+            show_default=False,
+            rich_help_panel=_WORKERS,
+            help="A vLLM server that only processes prompts (a KV producer); give one for each, with what can be added "
+            "as for --worker. The workers then fetch the KV from it (as KV consumers) and only decode.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -39,7 +50,7 @@ def serve_command(
             show_default=False,
             rich_help_panel=_WORKERS,
             help="All settings in one file: workers, policy, http, …. Options on the command line win over it; "
-            "--worker replaces its list of workers.",
+            "--worker replaces its list of workers, --prefill that of prefill workers.",
         ),
     ] = None,
     host: Annotated[
@@ -121,6 +132,8 @@ def serve_command(
 
       bidroute serve --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000,slots=64
 
+      bidroute serve --prefill http://10.0.0.3:8000 --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000
+
       bidroute serve --config fleet.yaml --port 9000 --objective tail
 
       curl http://127.0.0.1:8000/v1/completions -d '{"model": "m", "prompt": "Hello", "stream": true}'
@@ -131,10 +144,17 @@ def serve_command(
     http = {"host": host, "port": port, "trusted_hints": trust, "api_keys": _keys()}
     routing = {"policy": policy, "objective": objective, "lengths": lengths, "admin_port": admin_port}
     routing["admin_token"] = os.environ.get(_TOKEN_VARIABLE) or None
-    run(merged(config, worker or [], routing, http), log_level, None if worker else config)
+    settings = merged(config, worker or [], routing, http, prefill or [])
+    run(settings, log_level, None if worker or prefill else config)
 
 
-def merged(config: Path | None, workers: list[str], routing: dict[str, Any], http: dict[str, Any]) -> RouterSettings:
+def merged(
+    config: Path | None,
+    workers: list[str],
+    routing: dict[str, Any],
+    http: dict[str, Any],
+    prefill: Sequence[str] = (),
+) -> RouterSettings:
     """The file's settings, with what was given on the command line in their place. Raises ConfigError."""
     from bidroute.router.settings import RouterSettings, checked, read_settings
 
@@ -142,6 +162,8 @@ def merged(config: Path | None, workers: list[str], routing: dict[str, Any], htt
     changes = {name: value for name, value in routing.items() if value is not None}
     if workers:
         changes["workers"] = [parsed_worker(text) for text in workers]
+    if prefill:
+        changes["prefill"] = [parsed_worker(text, "--prefill") for text in prefill]
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in http.items()}
     given = {name: value for name, value in given.items() if value is not None and value != ()}
     changes["http"] = msgspec.structs.replace(settings.http, **given)
@@ -151,8 +173,8 @@ def merged(config: Path | None, workers: list[str], routing: dict[str, Any], htt
     return settings
 
 
-def parsed_worker(text: str) -> WorkerSettings:
-    """A worker from `URL,k=v,…`. Raises ConfigError."""
+def parsed_worker(text: str, option: str = "--worker") -> WorkerSettings:
+    """A worker from `URL,k=v,…`. Raises ConfigError naming the option."""
     from bidroute.router.settings import WorkerSettings
 
     url, *pairs = text.split(",")
@@ -162,16 +184,16 @@ def parsed_worker(text: str) -> WorkerSettings:
         if name == "api_key_env" and equals:
             fields["api_key"] = os.environ.get(value)
             if not fields["api_key"]:
-                raise ConfigError(f"--worker {url}: the environment variable {value!r} is not set; put the key there")
+                raise ConfigError(f"{option} {url}: the environment variable {value!r} is not set; put the key there")
         elif name in _WORKER_FIELDS and value:
             fields[_WORKER_FIELDS[name]] = value
         else:
             known = ", ".join([*_WORKER_FIELDS, "api_key_env"])
-            raise ConfigError(f"--worker {url}: {pair!r} is not one of {known} with =VALUE")
+            raise ConfigError(f"{option} {url}: {pair!r} is not one of {known} with =VALUE")
     try:
         return msgspec.convert(fields, WorkerSettings, strict=False)
     except msgspec.ValidationError as problem:
-        raise ConfigError(f"--worker {url}: {str(problem).replace('`', '').replace('$.', '')}") from None
+        raise ConfigError(f"{option} {url}: {str(problem).replace('`', '').replace('$.', '')}") from None
 
 
 def _keys() -> tuple[str, ...]:

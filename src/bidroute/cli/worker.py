@@ -56,6 +56,14 @@ def worker_command(
             help="Most tokens of one request, prompt and output. Not given: the whole KV cache.",
         ),
     ] = None,
+    kv_lease: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            rich_help_panel=_ENGINE,
+            help="How long the KV of a prompt is kept for another worker to fetch it (vLLM's kv_transfer_params).",
+        ),
+    ] = 30.0,
     latency: Annotated[
         str,
         typer.Option(
@@ -117,6 +125,7 @@ def worker_command(
         seed=seed,
         max_queued=max_num_queued_reqs,
         allow_faults=allow_faults,
+        kv_lease_s=kv_lease,
     )
     require_serve("bidroute worker")
     from bidroute.worker.serve import serve

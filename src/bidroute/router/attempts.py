@@ -14,7 +14,7 @@ class AttemptError(Exception):
     """A worker did not serve the request: why, and what to tell the client if this was the last attempt.
 
     `body` and `answer` are what the worker itself said, where it did. `detail` is for logs: no text of a worker or a
-    client goes there.
+    client goes there. `reached` False: the worker never had the request.
     """
 
     failure: Failure
@@ -23,6 +23,7 @@ class AttemptError(Exception):
     code: str = "worker_failed"
     body: bytes | None = None
     answer: Answer | None = None
+    reached: bool = True
 
     @property
     def can_retry(self) -> bool:
@@ -51,9 +52,15 @@ def kind_of(status: int) -> Failure:
     return Failure.CLIENT if 400 <= status < 500 else Failure.FAULT
 
 
-def broken(problem: BaseException) -> AttemptError:
+def broken(problem: BaseException, reached: bool = True) -> AttemptError:
     """A connection that was refused, or broke."""
-    return AttemptError(Failure.FAULT, f"the connection to the worker failed ({type(problem).__name__})", 502)
+    detail = f"the connection to the worker failed ({type(problem).__name__})"
+    return AttemptError(Failure.FAULT, detail, 502, reached=reached)
+
+
+def keeps_no_kv() -> AttemptError:
+    """A prefill worker that answered well, but gave nothing to fetch the KV with."""
+    return AttemptError(Failure.FAULT, "the prefill worker gave no kv_transfer_params; is it a KV producer?", 502)
 
 
 def stalled(seconds: float) -> AttemptError:

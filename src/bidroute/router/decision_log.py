@@ -55,12 +55,12 @@ class DecisionLog:
         best = max(rest, key=lambda one: one.value, default=None)
         runner_up = None
         if best is not None:
-            runner_up = RunnerUp(_public(tickets[best.request_id]), _name(workers, best.device), best.value)
+            runner_up = RunnerUp(public_id(tickets[best.request_id]), _name(workers, best.device), best.value)
         for assignment in decision.assignments:
             ticket, one = tickets[assignment.request_id], explained.get(assignment.request_id)
             self._remember(
                 DecisionState(
-                    request_id=_public(ticket),
+                    request_id=public_id(ticket),
                     worker=_name(workers, assignment.device),
                     at_s=now_s - self._started_s,
                     wait_s=now_s - ticket.arrival_s,
@@ -75,7 +75,7 @@ class DecisionLog:
     def held(self, now_s: float, one: Explanation, ticket: Ticket, worker: str, instead: list[str]) -> DecisionState:
         """A waiting request, explained on demand."""
         return DecisionState(
-            request_id=_public(ticket),
+            request_id=public_id(ticket),
             worker=worker,
             at_s=now_s - self._started_s,
             wait_s=one.wait_s,
@@ -104,5 +104,6 @@ def _name(workers: Mapping[int, Worker], device: int) -> str:
     return workers[device].name if device in workers else "?"
 
 
-def _public(ticket: Ticket) -> str:
+def public_id(ticket: Ticket) -> str:
+    """What the client knows the request by."""
     return ticket.job.request_id or str(ticket.id)

@@ -17,6 +17,8 @@ from bidroute.policies import Controller, Policy, PolicySettings, build_policy
 from bidroute.router.calibration import PromptTokens
 from bidroute.router.metrics import RouterMetrics
 from bidroute.router.off_loop import IDLE_UPDATE_S, Updates
+from bidroute.router.prefill_pool import LeaseStage
+from bidroute.router.prefill_stage import PrefillStage
 from bidroute.router.releases import Releases
 from bidroute.router.roster import Roster
 from bidroute.router.settings import RouterSettings
@@ -56,7 +58,8 @@ class Dispatcher:
         self._roster = Roster(policy, build_predictor(settings.lengths))
         self.workers = self._roster.workers
         self.room = WaitingRoom(self._roster, self.tickets, self._counts, clock)
-        self._releases = Releases(self._roster, self.room, self.tickets, self._counts, clock)
+        self.prefill = PrefillStage(self._roster, self.room, self._counts, clock, settings.kv_lease_s, self._prompt)
+        self._releases = Releases(self._roster, self.room, self.tickets, self._counts, clock, self.prefill.handed_over)
         self.log = self._releases.log
         self._updates = Updates(self.metrics, off_loop=settings.updates_off_loop)
         self._ids = itertools.count()
@@ -87,6 +90,8 @@ class Dispatcher:
         self._fit_capacities()
         if self.room.to_readmit:
             self.room.readmit_some()
+        if self.prefill.on:
+            self.prefill.tick()
         if self.room.waiting:
             self._prompt()
         elif self._roster.started is not None:
@@ -180,6 +185,11 @@ class Dispatcher:
             self._prompt()
 
     @property
+    def splits(self) -> bool:
+        """Whether prompts are processed on workers of their own."""
+        return self.prefill.on
+
+    @property
     def controller(self) -> Controller:
         """The controller; there is one as soon as there was a worker."""
         return self._roster.controller
@@ -233,7 +243,7 @@ class Dispatcher:
         if tokens is None:
             tokens = self.prompt_tokens.estimate(job.model, job.prompt_bytes)
         ticket = Ticket(next(self._ids), job, self.clock(), tokens)
-        self.room.enter(ticket)
+        (self.prefill if self.prefill.wants(job) else self.room).enter(ticket)
         if len(self.room) <= FEW_WAITING:
             self._prompt()
         return ticket
@@ -249,7 +259,11 @@ class Dispatcher:
         ticket.started_s, ticket.output_tokens = self.clock(), 1
         self._reported[ticket.id] = 1, ticket.started_s
         self.metrics.started(ticket.started_s - ticket.arrival_s)
-        self.controller.prefilled(ticket.id, 1)
+        if ticket.prefill is None:
+            self.controller.prefilled(ticket.id, 1)
+        else:
+            self.controller.progressed(ticket.id, 1)
+            ticket.prefill.become(LeaseStage.CLOSED)  # the KV was fetched
 
     def progressed(self, ticket: Ticket, tokens: int) -> None:
         """It has `tokens` of output so far."""
@@ -265,6 +279,9 @@ class Dispatcher:
         """It ended by itself, with this true usage where the worker said."""
         if not self._runs(ticket):
             return
+        prefilled = ticket.prefill is not None
+        if ticket.prefill is not None:
+            ticket.prefill.become(LeaseStage.CLOSED)
         worker = self._end(ticket)
         now_s, tokens = self.clock(), max(output_tokens or ticket.output_tokens, 1)
         self._counts.finished(ticket, now_s, prompt_tokens or ticket.prompt_tokens, tokens)
@@ -272,13 +289,32 @@ class Dispatcher:
             return
         lease = self.controller.finished(now_s, ticket.id, tokens)
         self.metrics.output_predicted(self._roster.mean_tokens(lease.length_class), tokens)
-        if prompt_tokens is not None and ticket.job.prompt_tokens is None:
-            self.prompt_tokens.observe(ticket.job.model, ticket.job.prompt_bytes, prompt_tokens)
-            self.metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens)
+        if prompt_tokens is not None and not prefilled:
+            self._learn_prompt(ticket, prompt_tokens)
         if worker.breaker.success():
             log.info("worker %s is back", worker.name)
             worker.joined_s = now_s
             self._follow(worker)
+        self._prompt()
+
+    def _learn_prompt(self, ticket: Ticket, prompt_tokens: int) -> None:
+        if ticket.job.prompt_tokens is None:
+            self.prompt_tokens.observe(ticket.job.model, ticket.job.prompt_bytes, prompt_tokens)
+            self.metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens)
+
+    def prefilled(self, ticket: Ticket, params: bytes, prompt_tokens: int | None) -> None:
+        """Its prefill worker has processed the prompt, of this true length where known; `params` are for the decode
+        worker to fetch the KV with. It waits for that one: `released` is to be awaited again. Raises RefusedError."""
+        if prompt_tokens is not None:
+            self._learn_prompt(ticket, prompt_tokens)
+        try:
+            if self.draining:
+                raise _shutting_down()
+            self.prefill.prefilled(ticket, params, prompt_tokens)
+        except RefusedError as error:
+            self._end(ticket)
+            self._counts.refused(error)
+            raise
         self._prompt()
 
     def cancelled(self, ticket: Ticket) -> None:
@@ -292,13 +328,18 @@ class Dispatcher:
         self._counts.cancelled()
         self._prompt()
 
-    def failed(self, ticket: Ticket, failure: Failure, detail: str = "") -> None:
-        """Its worker did not serve it: the lease is closed. `retry` may follow; else this is its end."""
+    def failed(self, ticket: Ticket, failure: Failure, detail: str = "", *, reached: bool = True) -> None:
+        """Its worker did not serve it: the lease is closed. `retry` may follow; else this is its end.
+
+        `reached` False says for certain that the worker never had it, so that it fetched no KV either.
+        """
         if not self._runs(ticket):
             return
         ticket.failure = failure
         self._loop.call_soon(self._count_failed, ticket, ticket.id)
-        worker = self._end(ticket)
+        if ticket.prefill is not None and ticket.prefill.stage is LeaseStage.SENT:
+            self.prefill.failed(ticket, failure, detail)
+        worker = self._end(ticket, keeps_prefill=not reached)
         if worker is None:
             return
         self.controller.cancelled(ticket.id)
@@ -315,6 +356,7 @@ class Dispatcher:
     def _count_failed(self, ticket: Ticket, failed_id: int) -> None:
         """Its failure was its end, unless it has been tried again since: then it has another id."""
         if ticket.id == failed_id and ticket.failure is not None:
+            ticket.let_go_prefill()
             self._counts.failed(ticket, ticket.failure)
 
     def retry(self, ticket: Ticket) -> None:
@@ -322,8 +364,15 @@ class Dispatcher:
         awaited again."""
         self._counts.retried(ticket.failure)
         ticket.id = next(self._ids)
+        decoded = not math.isnan(ticket.released_s)
         ticket.worker, ticket.started_s, ticket.output_tokens, ticket.failure = None, math.nan, 0, None
-        self.room.enter_by_load(ticket)
+        ticket.released_s = math.nan
+        if ticket.prefill is None and self.prefill.wants(ticket.job):
+            self.prefill.retry(ticket, decoded)
+        else:
+            if ticket.prefill is not None:  # its KV is still there to be fetched
+                self.prefill.waits(ticket)
+            self.room.enter_by_load(ticket)
         if self.draining:
             self.room.refuse(ticket.id, _shutting_down())
         else:
@@ -333,9 +382,11 @@ class Dispatcher:
         """Whether it was released and has not ended."""
         return ticket.id in self.tickets and ticket.id not in self.room
 
-    def _end(self, ticket: Ticket) -> Worker | None:
+    def _end(self, ticket: Ticket, keeps_prefill: bool = False) -> Worker | None:
         """Forget the ticket; its worker, or None when its lease was closed already."""
         self.tickets.pop(ticket.id, None)
+        if ticket.prefill is not None and not keeps_prefill:
+            ticket.let_go_prefill()
         self._reported.pop(ticket.id, None)
         worker, ticket.worker = ticket.worker, None
         return worker
@@ -356,6 +407,8 @@ class Dispatcher:
         except Exception:
             log.exception("a decision failed; the request that waits longest goes by load")
             self.room.set_aside()
+        if self.prefill.on:
+            self.prefill.release()
 
 
 def _shutting_down() -> RefusedError:

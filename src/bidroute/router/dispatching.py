@@ -21,6 +21,11 @@ class Dispatching(Protocol):
         """The workers in service, by name."""
         ...
 
+    @property
+    def splits(self) -> bool:
+        """Whether prompts are processed on workers of their own."""
+        ...
+
     def least_busy(self, model: str) -> Worker:
         """The worker for a request without a price, such as embeddings. Raises RefusedError where there is none."""
         ...
@@ -30,7 +35,14 @@ class Dispatching(Protocol):
         ...
 
     async def released(self, ticket: Ticket) -> Worker:
-        """Wait for a worker. Raises RefusedError, which ends the ticket; where it is cancelled, say `cancelled`."""
+        """Wait for a worker: the one to decode, or, where `Ticket.prefill` is new, the one to process the prompt first.
+
+        Raises RefusedError, which ends the ticket; where it is cancelled, say `cancelled`.
+        """
+        ...
+
+    def prefilled(self, ticket: Ticket, params: bytes, prompt_tokens: int | None) -> None:
+        """The prompt is processed. Raises RefusedError, which ends the ticket; else await `released` again."""
         ...
 
     def started(self, ticket: Ticket) -> None:
@@ -49,8 +61,8 @@ class Dispatching(Protocol):
         """The client left, queued or running."""
         ...
 
-    def failed(self, ticket: Ticket, failure: Failure, detail: str = "") -> None:
-        """The worker did not serve it."""
+    def failed(self, ticket: Ticket, failure: Failure, detail: str = "", *, reached: bool = True) -> None:
+        """The worker did not serve it; `reached` False: nor did it ever have it."""
         ...
 
     def retry(self, ticket: Ticket) -> None:

@@ -12,6 +12,7 @@ from bidroute.router.answer import Answer
 from bidroute.router.attempts import broken, failed_stream
 from bidroute.router.client_answer import ClientAnswer
 from bidroute.router.open_ticket import OpenTicket
+from bidroute.router.prefill_bodies import decode_body
 from bidroute.router.request_body import BodyFacts
 from bidroute.router.sse import SseScanner, Usage
 from bidroute.router.upstream import Call
@@ -23,7 +24,10 @@ _NO_USAGE = Usage()
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """`response` is there once bytes may have gone to the client. Times are the loop's, in seconds."""
+    """`response` is there once bytes may have gone to the client, `prefill_worker` where one has processed the prompt.
+
+    `failed_attempts` were made. Times are the loop's, in seconds.
+    """
 
     request: web.BaseRequest
     request_id: str
@@ -33,12 +37,19 @@ class Exchange:
     ticket: OpenTicket
     arrived_s: float
     hides_usage: bool
-    attempts: int = 0
+    failed_attempts: int = 0
     status: int = 0
     released_s: float = math.nan
     started_s: float = math.nan
     usage: Usage = _NO_USAGE
     response: ClientAnswer | None = None
+    prefilled_s: float = math.nan
+    prefill_worker: str | None = None
+
+    def decode_body(self) -> bytes:
+        """The body for the worker that decodes; one that prefills as well gets it as it is."""
+        params = self.ticket.fetched_with
+        return self.body if params is None else decode_body(self.body, params)
 
     def finished(self, usage: Usage | None) -> None:
         """The worker said all there is to say; `usage` where it told."""

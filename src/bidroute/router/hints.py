@@ -12,7 +12,13 @@ from bidroute.router.tickets import Job
 _LONGEST_TENANT = 128  # characters; a tenant is a key in tables, so its size is bounded
 
 
-def job_for(facts: BodyFacts, headers: Mapping[str, str], trusted: Collection[str], request_id: str = "") -> Job:
+def job_for(
+    facts: BodyFacts,
+    headers: Mapping[str, str],
+    trusted: Collection[str],
+    request_id: str = "",
+    can_split: bool = False,
+) -> Job:
     """The job of this request; hints that are not trusted count as not sent. Raises BadBodyError for bad hints."""
     if not trusted:
         return Job(
@@ -22,6 +28,7 @@ def job_for(facts: BodyFacts, headers: Mapping[str, str], trusted: Collection[st
             facts.max_tokens,
             facts.choices,
             request_id=request_id,
+            can_split=can_split,
         )
     ttft_s = _seconds(headers, TTFT_SLO, trusted)
     tpot_s = _seconds(headers, TPOT_SLO, trusted)
@@ -38,6 +45,7 @@ def job_for(facts: BodyFacts, headers: Mapping[str, str], trusted: Collection[st
         tenant=headers.get(FAIRNESS_ID, "")[:_LONGEST_TENANT] if FAIRNESS_ID in trusted else "",
         deadline_s=_seconds(headers, DEADLINE, trusted),
         request_id=request_id,
+        can_split=can_split,
     )
 
 

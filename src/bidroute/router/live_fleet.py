@@ -17,10 +17,11 @@ from bidroute.core.objective import PRESETS, parse_objective
 from bidroute.errors import ConfigError
 from bidroute.policies import PolicySettings, build_policy, policy_names
 from bidroute.policies.bid_price import BidPrice
-from bidroute.router.breaker import BreakerState
 from bidroute.router.discovery import Capacity, SlotEstimate, UnreachableError, discover
 from bidroute.router.dispatcher import Dispatcher
 from bidroute.router.fleet_admin import NoSuchError, worker_name
+from bidroute.router.prefill_pool import LeaseStage
+from bidroute.router.prefill_stage import PrefillStage
 from bidroute.router.readings import Reading, progress_between
 from bidroute.router.scraper import UNREACHABLE, Scraper, ScraperSettings, open_session
 from bidroute.router.settings import RouterSettings, WorkerSettings, checked
@@ -34,7 +35,8 @@ from bidroute.router.state import (
     device_prices,
 )
 from bidroute.router.tickets import Ticket
-from bidroute.router.workers import Worker
+from bidroute.router.worker_states import prefill_worker_state, worker_status
+from bidroute.router.workers import BOTH, DECODE, PREFILL, Worker
 
 log = logging.getLogger("bidroute.router")
 
@@ -70,6 +72,8 @@ class LiveFleet:
         self._scraper = Scraper(self._session, self.on_reading, self.on_failure, rate)
         for worker in self.settings.workers:
             self._join(worker)
+        for worker in self.settings.prefill:
+            self._join(msgspec.structs.replace(worker, role=PREFILL))
 
     async def stop(self) -> None:
         """Look no more."""
@@ -82,16 +86,19 @@ class LiveFleet:
     # --- joining --------------------------------------------------------------------------------------------------
 
     def _join(self, settings: WorkerSettings) -> None:
+        if settings.role == PREFILL:
+            self.dispatcher.prefill.pool.expected.add(settings.name)
         self._joining[settings.name] = asyncio.create_task(self._until_joined(settings))
 
     async def _until_joined(self, settings: WorkerSettings) -> None:
         headers = {"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
-        worker, pause_s = Worker(settings.name, settings.url, headers), FIRST_RETRY_S
+        worker, pause_s = Worker(settings.name, settings.url, headers, role=settings.role), FIRST_RETRY_S
+        keeper = self._keeper(worker)
         while True:
             try:
                 self._equip(worker, settings, await discover(self._session, worker))
                 await self._see_what_runs(worker)
-                self.dispatcher.add_worker(worker)
+                keeper.add_worker(worker)
                 break
             except UnreachableError as problem:
                 if pause_s == FIRST_RETRY_S:
@@ -101,7 +108,7 @@ class LiveFleet:
             await asyncio.sleep(pause_s)
             pause_s = min(2.0 * pause_s, LONGEST_RETRY_S)
         if settings.drain:
-            self.dispatcher.drain_worker(worker.name)
+            keeper.drain_worker(worker.name)
         del self._joining[settings.name]
         self._scraper.watch(worker)
         log.info(
@@ -143,50 +150,59 @@ class LiveFleet:
 
     def on_reading(self, worker: Worker, reading: Reading, now_s: float) -> None:
         """A worker's metrics were read: correct what is believed of it."""
-        if self.dispatcher.workers.get(worker.name) is not worker:
+        if self._in_service(worker.name) is not worker:
             return
         before = self._readings.get(worker.name)
         self._readings[worker.name] = reading, now_s
         worker.engine_waiting = reading.waiting or 0
-        self.dispatcher.worker_alive(worker)
+        keeper = self._keeper(worker)
+        keeper.worker_alive(worker)
         if before is not None:
             self._follow_progress(worker, before[0], reading, now_s - before[1])
         self._see_others(worker, reading)
         estimate = self._estimates.get(worker.name)
         if estimate is not None and estimate.observe(reading) != worker.batch_slots:
             log.info("worker %s: %d slots, as seen", worker.name, estimate.slots)
-            self.dispatcher.resize_worker(worker.name, estimate.slots, worker.kv_tokens)
+            keeper.resize_worker(worker.name, estimate.slots, worker.kv_tokens)
 
     def on_failure(self, worker: Worker, reason: str) -> None:
         """A reading failed. A slow page is not death: only a worker that cannot be reached is taken out."""
         self.dispatcher.metrics.scrape_failed(worker.name)
-        if self.dispatcher.workers.get(worker.name) is worker and reason.startswith(UNREACHABLE):
-            self.dispatcher.worker_dead(worker, reason)
+        if self._in_service(worker.name) is worker and reason.startswith(UNREACHABLE):
+            self._keeper(worker).worker_dead(worker, reason)
 
     def _follow_progress(self, worker: Worker, before: Reading, now: Reading, duration_s: float) -> None:
         progress = progress_between(before, now, duration_s)
         if progress is None:  # it was started anew
             self._readings.pop(worker.name)
+            if worker.role == PREFILL:
+                self.dispatcher.prefill.worker_restarted(worker)
             return
         worker.output_tokens_per_s = progress.output_tokens_per_s or 0.0
         if progress.preemptions:
             worker.preempted(self.dispatcher.clock(), progress.preemptions)
             self.dispatcher.metrics.preempted(worker.name, progress.preemptions)
-        if progress.token_gap_s:
+        if progress.token_gap_s and worker.role != PREFILL:
             fleet = self.dispatcher.controller.state.fleet
             fleet.observe_pace(worker.device, PACE_TOKENS, PACE_TOKENS * progress.token_gap_s)
 
     def _see_others(self, worker: Worker, reading: Reading) -> None:
         """What the engine holds beyond our leases belongs to others; two readings must agree, since one may be late."""
-        fleet = self.dispatcher.controller.state.fleet
-        leases = int(fleet.open_leases[worker.device])
-        held = int(fleet.kv_tokens_used[worker.device] + fleet.kv_tokens_pending[worker.device])
+        leases, held = self._ours(worker)
         slack = 2 * worker.block_size * leases
         running = max((reading.running or 0) + (reading.waiting or 0) - leases, 0)
         tokens = max(int((reading.kv_usage or 0.0) * worker.kv_tokens) - held - slack, 0) if running else 0
         last = self._foreign.get(worker.name, (0, 0))
         self._foreign[worker.name] = running, tokens
         worker.foreign_slots, worker.foreign_kv_tokens = min(running, last[0]), min(tokens, last[1])
+
+    def _ours(self, worker: Worker) -> tuple[int, int]:
+        """How many requests of ours it runs, and KV tokens of ours that it holds, by the ledger."""
+        if worker.role == PREFILL:
+            load = self.dispatcher.prefill.load(worker.name)
+            return load.requests[LeaseStage.SENT], load.to_do_tokens + load.held_tokens
+        fleet, g = self.dispatcher.controller.state.fleet, worker.device
+        return int(fleet.open_leases[g]), int(fleet.kv_tokens_used[g] + fleet.kv_tokens_pending[g])
 
     # --- the operator's side (FleetAdmin) ---------------------------------------------------------------------------
 
@@ -196,41 +212,43 @@ class LiveFleet:
             parsed = msgspec.convert(settings, WorkerSettings)
         except msgspec.ValidationError as problem:
             raise ConfigError(f"worker {worker_name(settings)}: {problem}".replace("`", "").replace("$.", "")) from None
-        (parsed,) = checked(RouterSettings(workers=[parsed])).workers
-        old = self.dispatcher.workers.get(parsed.name)
+        good = checked(RouterSettings(workers=[parsed]))
+        (parsed,) = [*good.workers, *good.prefill]
+        old = self._in_service(parsed.name)
         if parsed.name in self._joining or (old is not None and not old.draining):
             raise ConfigError(f"worker {parsed.name!r} is in the fleet already; choose another name")
         if old is not None:
             self._forget_readings(old)
-            self.dispatcher.rename_worker(old, f"{old.name} (leaving {self.dispatcher.clock():.3f})")
+            self._keeper(old).rename_worker(old, f"{old.name} (leaving {self.dispatcher.clock():.3f})")
             self._spawn(self._remove_when_idle(old))
         self._join(parsed)
         return parsed.name
 
     async def drain_worker(self, name: str) -> None:
         """See `FleetAdmin`."""
-        self.dispatcher.drain_worker(self._known(name).name)
+        self._keeper(self._known(name)).drain_worker(name)
 
     async def remove_worker(self, name: str, *, now: bool = False) -> None:
         """See `FleetAdmin`."""
         if name in self._joining:
             self._joining.pop(name).cancel()
+            self.dispatcher.prefill.expected_no_more(name)
             return
         worker = self._known(name)
-        self.dispatcher.drain_worker(name)
+        self._keeper(worker).drain_worker(name)
         if now:
             self._forget(worker)
         else:
             self._spawn(self._remove_when_idle(worker))
 
     async def _remove_when_idle(self, worker: Worker) -> None:
-        while self.dispatcher.controller.state.fleet.open_leases[worker.device]:
+        while self._in_service(worker.name) is worker and any(self._ours(worker)):
             await asyncio.sleep(GONE_POLL_S)
-        if self.dispatcher.workers.get(worker.name) is worker:
+        if self._in_service(worker.name) is worker:
             self._forget(worker)
 
     def _forget(self, worker: Worker) -> None:
-        self.dispatcher.remove_worker(worker.name)
+        self._keeper(worker).remove_worker(worker.name)
         self._scraper.forget(worker)
         self._forget_readings(worker)
 
@@ -252,7 +270,7 @@ class LiveFleet:
                 raise ConfigError(f"worker {name}: {what}={value}; expected 1 or more")
         if batch_slots is not None:
             self._estimates.pop(name, None)
-        self.dispatcher.resize_worker(name, batch_slots or worker.batch_slots, kv_tokens or worker.kv_tokens)
+        self._keeper(worker).resize_worker(name, batch_slots or worker.batch_slots, kv_tokens or worker.kv_tokens)
 
     async def set_objective(self, text: str) -> None:
         """See `FleetAdmin`."""
@@ -268,11 +286,20 @@ class LiveFleet:
         self.dispatcher.set_policy(policy)
 
     def _known(self, name: str) -> Worker:
-        try:
-            return self.dispatcher.workers[name]
-        except KeyError:
-            there = ", ".join(self.dispatcher.workers) or "none"
-            raise NoSuchError(f"worker {name!r} is unknown; there are: {there}") from None
+        worker = self._in_service(name)
+        if worker is None:
+            there = ", ".join([*self.dispatcher.workers, *self.dispatcher.prefill.pool.loads]) or "none"
+            raise NoSuchError(f"worker {name!r} is unknown; there are: {there}")
+        return worker
+
+    def _in_service(self, name: str) -> Worker | None:
+        """The worker of this name, for whatever it is used."""
+        load = self.dispatcher.prefill.pool.loads.get(name)
+        return self.dispatcher.workers.get(name) if load is None else load.worker
+
+    def _keeper(self, worker: Worker) -> Dispatcher | PrefillStage:
+        """Who is to be told of changes to it."""
+        return self.dispatcher.prefill if worker.role == PREFILL else self.dispatcher
 
     # --- what it looks like now -------------------------------------------------------------------------------------
 
@@ -280,8 +307,13 @@ class LiveFleet:
         """See `FleetAdmin`."""
         dispatcher, now_s = self.dispatcher, self.dispatcher.clock()
         prices = dispatcher.policy.prices()
+        prefill = dispatcher.prefill.pool
         workers = [self._worker_state(worker, prices) for worker in dispatcher.workers.values()]
-        joining = [WorkerState(name, "", status="joining") for name in self._joining]
+        workers += [prefill_worker_state(load, now_s) for load in prefill.loads.values()]
+        joining = [
+            WorkerState(name, "", status="joining", role=PREFILL if name in prefill.expected else self._role)
+            for name in self._joining
+        ]
         return RouterState(
             uptime_s=now_s - self._started_s,
             policy=self._policy_name,
@@ -309,6 +341,8 @@ class LiveFleet:
             oldest_wait_s=float(waits.max(initial=0.0)),
             waits=count_waits(waits),
             held=dispatcher.held if len(waits) else {},
+            for_prefill=len(dispatcher.room.for_prefill),
+            prefilled=dispatcher.prefill.waiting_prefilled(),
         )
 
     def _worker_state(self, worker: Worker, prices: Any) -> WorkerState:
@@ -316,11 +350,10 @@ class LiveFleet:
         slots, kv_tokens = int(fleet.batch_slots[g]), int(fleet.kv_tokens[g])
         slot_price, kv_price = device_prices(prices, g, slots, kv_tokens)
         leases = int(fleet.open_leases[g])
-        ready = "down" if worker.breaker.state is BreakerState.OPEN else "ready"
         return WorkerState(
             name=worker.name,
             url=worker.url,
-            status="draining" if worker.draining else ready,
+            status=worker_status(worker),
             breaker=worker.breaker.state.value,
             kind=worker.kind,
             models=sorted(worker.models or ()),
@@ -335,20 +368,30 @@ class LiveFleet:
             output_tokens_per_s=worker.output_tokens_per_s,
             slot_price=slot_price,
             kv_price=kv_price,
+            role=self._role,
         )
+
+    @property
+    def _role(self) -> str:
+        """Of workers that are not for prefill alone."""
+        return DECODE if self.dispatcher.prefill.on else BOTH
 
     def explain(self, request_id: str) -> RequestExplanation:
         """See `FleetAdmin`."""
         dispatcher = self.dispatcher
-        decisions = dispatcher.log.of(request_id)
+        decisions, prefills = dispatcher.log.of(request_id), dispatcher.prefill.steps(request_id)
         ticket = next((t for t in dispatcher.tickets.values() if request_id in (t.job.request_id, str(t.id))), None)
         if ticket is None:
-            if not decisions:
+            if not decisions and not prefills:
                 raise NoSuchError(f"request {request_id!r} is unknown, or too long gone to be remembered")
-            return RequestExplanation(request_id, "ended", [one.worker for one in decisions], decisions)
+            tried = [one.worker for one in decisions]
+            return RequestExplanation(request_id, "ended", tried, decisions, prefills)
         if not dispatcher.waits(ticket):
-            return RequestExplanation(request_id, "running", list(ticket.attempts), decisions)
-        return RequestExplanation(request_id, "waiting", list(ticket.attempts), [*decisions, *self._held(ticket)])
+            prefilling = ticket.prefill is not None and ticket.prefill.stage is LeaseStage.SENT
+            status = "prefilling" if prefilling else "running"
+            return RequestExplanation(request_id, status, list(ticket.attempts), decisions, prefills)
+        decisions += self._held(ticket)
+        return RequestExplanation(request_id, "waiting", list(ticket.attempts), decisions, prefills)
 
     def _held(self, ticket: Ticket) -> list[DecisionState]:
         """What the policy thinks now of one that waits."""

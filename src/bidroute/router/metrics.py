@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from bidroute.router.state import RouterState, WorkerState
 from bidroute.router.tallies import CounterTally, GaugeTally, HistogramTally
 from bidroute.router.tickets import Failure
+from bidroute.router.workers import PREFILL
 
 _WAIT_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
 _TTFT_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 25, 50, 100)
@@ -42,6 +43,7 @@ class RouterMetrics:
         self._define_requests()
         self._define_decisions()
         self._define_workers()
+        self._define_prefills()
 
     def _counter(self, name: str, text: str, *labels: str) -> CounterTally:
         return self._add(CounterTally(self.registry, f"bidroute_{name}", text, labels))
@@ -108,6 +110,19 @@ class RouterMetrics:
         self._price_now = gauge("price_now", f"{price}, in the first bucket", "worker", "resource")
         self._price_ahead = gauge("price_ahead", f"{price}, mean over the buckets", "worker", "resource")
 
+    def _define_prefills(self) -> None:
+        counter, gauge, histogram = self._counter, self._gauge, self._histogram
+        self._role = gauge("worker_role", "1 for the role that a worker has", "worker", "role")
+        self._for_prefill = gauge("prefill_queue_length", "Requests that wait for a prefill worker")
+        self._prefilled_waiting = gauge("prefilled_waiting", "Requests that wait for a decode worker, their KV ready")
+        self._prefill_tokens = gauge("prefill_tokens", "Prompt tokens that a prefill worker has to process", "worker")
+        self._prefill_speed = gauge("prefill_tokens_per_second", "Speed of a prefill worker while busy", "worker")
+        self._prefills = counter("prefills", "Prompts processed, by prefill worker", "worker")
+        self._again = counter("prefilled_again", "Prompts processed once more, by why their KV was of no use", "reason")
+        self._prefill_wait = histogram("prefill_wait_seconds", "From arrival to a prefill worker", _WAIT_S)
+        self._prefill = histogram("prefill_seconds", "Time at the prefill worker", _TTFT_S)
+        self._hand_over = histogram("hand_over_wait_seconds", "From the prefill's end to the decode worker", _WAIT_S)
+
     # --- events -------------------------------------------------------------------------------------------------
 
     def arrived(self) -> None:
@@ -168,6 +183,23 @@ class RouterMetrics:
         """A request goes to another worker because of this failure."""
         self._retries.add(failure.value)
 
+    def prefill_sent(self, wait_s: float) -> None:
+        """A request went to a prefill worker, so long after its arrival."""
+        self._prefill_wait.observe(wait_s)
+
+    def prefilled(self, worker: str, duration_s: float) -> None:
+        """A prefill worker processed a prompt."""
+        self._prefills.add(worker)
+        self._prefill.observe(duration_s)
+
+    def handed_over(self, wait_s: float) -> None:
+        """A prefilled request went to a decode worker, so long after its prefill."""
+        self._hand_over.observe(wait_s)
+
+    def prefilled_again(self, reason: str) -> None:
+        """A prompt's KV was of no use: `lease` (it ran out), `failure` (of a decode worker), `worker out`."""
+        self._again.add(reason)
+
     def preempted(self, worker: str, count: int) -> None:
         """So many more preemptions show in a worker's counters."""
         if count > 0:
@@ -189,6 +221,8 @@ class RouterMetrics:
             for label, value in values.items():
                 gauge.set(value, label)
         self._policy.set(1, state.policy)
+        self._for_prefill.set(state.queue.for_prefill)
+        self._prefilled_waiting.set(state.queue.prefilled)
         for worker in state.workers:
             self._observe_worker(worker)
 
@@ -202,6 +236,10 @@ class RouterMetrics:
         self._period.set(worker.period_s, name)
         self._engine_waiting.set(worker.engine_waiting, name)
         self._breaker.set(_BREAKER.get(worker.breaker, math.nan), name)
+        self._role.set(1, name, worker.role)
+        if worker.role == PREFILL:
+            self._prefill_tokens.set(worker.prefill_tokens, name)
+            self._prefill_speed.set(worker.prefill_tokens_per_s, name)
         for status in _WORD_STATUS:
             self._status.set(status == worker.status, name, status)
         for resource, prices in (("slot", worker.slot_price), ("kv", worker.kv_price)):

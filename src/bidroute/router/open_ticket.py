@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bidroute.router.dispatching import Dispatching
+from bidroute.router.prefill_pool import LeaseStage
 from bidroute.router.tickets import Failure, Job, RefusedError, Ticket
 from bidroute.router.workers import Worker
 
@@ -20,9 +21,28 @@ class OpenTicket:
         self.outcome = "cancelled"
 
     async def released(self) -> Worker:
-        """Wait for a worker. Raises RefusedError, after which the ticket has ended."""
+        """Wait for a worker; see `prefills` for what it is to do. Raises RefusedError: then the ticket has ended."""
         try:
             return await self._dispatcher.released(self.ticket)
+        except RefusedError:
+            self._end("refused")
+            raise
+
+    @property
+    def prefills(self) -> bool:
+        """Whether the worker it was released to is to process the prompt only."""
+        lease = self.ticket.prefill
+        return lease is not None and lease.stage is LeaseStage.SENT
+
+    @property
+    def fetched_with(self) -> bytes | None:
+        """What the decode worker fetches the prompt's KV with, as JSON; None where it processes the prompt itself."""
+        return None if self.ticket.prefill is None else self.ticket.prefill.params
+
+    def prefilled(self, params: bytes, prompt_tokens: int | None) -> None:
+        """The prompt is processed; await `released` again. Raises RefusedError: then the ticket has ended."""
+        try:
+            self._dispatcher.prefilled(self.ticket, params, prompt_tokens)
         except RefusedError:
             self._end("refused")
             raise
@@ -41,10 +61,10 @@ class OpenTicket:
         if self._end("finished"):
             self._dispatcher.finished(self.ticket, prompt_tokens, output_tokens)
 
-    def failed(self, failure: Failure, detail: str) -> None:
-        """Not served by this worker; final unless `retry` follows."""
+    def failed(self, failure: Failure, detail: str, reached: bool = True) -> None:
+        """Not served by this worker, which may never have been `reached`; final unless `retry` follows."""
         if self._end(failure.value):
-            self._dispatcher.failed(self.ticket, failure, detail)
+            self._dispatcher.failed(self.ticket, failure, detail, reached=reached)
 
     def retry(self) -> None:
         """Back into the queue after `failed`."""

@@ -19,6 +19,8 @@ from bidroute.router.headers import own_headers, request_lines
 from bidroute.router.hints import job_for
 from bidroute.router.http_settings import HttpSettings
 from bidroute.router.open_ticket import OpenTicket
+from bidroute.router.prefill import Prefiller
+from bidroute.router.prefill_bodies import can_split
 from bidroute.router.request_body import BodyFacts, asking_for_usage
 from bidroute.router.request_log import REQUESTS
 from bidroute.router.sse import Usage
@@ -48,6 +50,7 @@ class Proxy:
         self._dispatcher = dispatcher
         self._upstream = upstream
         self._watchdog = watchdog
+        self._prefiller = Prefiller(upstream, watchdog, settings)
         self._settings = settings
         self._now = asyncio.get_running_loop().time
 
@@ -61,7 +64,8 @@ class Proxy:
     ) -> web.StreamResponse:
         """The answer for this request. Raises BadBodyError and RefusedError before anything went to the client."""
         facts = read_facts(body)
-        job = job_for(facts, request.headers, self._settings.trusted_hints, request_id)
+        splits = self._dispatcher.splits and can_split(body, facts.choices)
+        job = job_for(facts, request.headers, self._settings.trusted_hints, request_id, splits)
         hides_usage = facts.stream and not facts.wants_usage
         if hides_usage:
             body = asking_for_usage(body)
@@ -81,15 +85,18 @@ class Proxy:
         """Try workers until one serves it, bytes went to the client, or it is time to give up."""
         while True:
             worker = await exchange.ticket.released()
-            exchange.released_s = self._now()
-            exchange.attempts += 1
             try:
+                if exchange.ticket.prefills:
+                    await self._prefiller.prefill(exchange, worker)
+                    continue
+                exchange.released_s = self._now()
                 return await self._attempt(exchange, worker)
             except AttemptError as problem:
-                exchange.ticket.failed(problem.failure, problem.detail)
+                exchange.failed_attempts += 1
+                exchange.ticket.failed(problem.failure, problem.detail, problem.reached)
                 if exchange.response is not None:
                     return self._broken_off(exchange, problem)
-                if not problem.can_retry or exchange.attempts >= self._settings.max_attempts:
+                if not problem.can_retry or exchange.failed_attempts >= self._settings.max_attempts:
                     return self._last_word(exchange, worker, problem)
                 exchange.ticket.retry()
 
@@ -109,13 +116,13 @@ class Proxy:
                 if streamed:
                     call.on_body = follower.received
                     client.on_pause = follower.pause
-                await self._upstream.run(call, "POST", worker, exchange.path, lines, exchange.body)
+                await self._upstream.run(call, "POST", worker, exchange.path, lines, exchange.decode_body())
         except TimeoutError:
             if not follower.said_all:
                 raise self._silent(exchange, watch, patience_s) from None
         except (OSError, EOFError, BadAnswerError) as problem:
             if not follower.said_all:
-                raise broken(problem) from None
+                raise broken(problem, reached=call.connection is not None) from None
         finally:
             client.on_pause = None
         return follower.ended(call) or self._whole(exchange, worker, call)
@@ -176,6 +183,9 @@ class Proxy:
             "prompt_tokens": exchange.usage.prompt_tokens,
             "output_tokens": exchange.usage.completion_tokens,
         }
+        if exchange.prefill_worker is not None:
+            fields["prefill_worker"] = exchange.prefill_worker
+            fields["prefilled_after_s"] = _rounded(exchange.prefilled_s - exchange.arrived_s)
         REQUESTS.info("request", extra={"fields": fields})
 
 

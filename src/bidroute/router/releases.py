@@ -21,7 +21,10 @@ log = logging.getLogger("bidroute.router")
 
 
 class Releases:
-    """Opens leases for those in the room and tells them. `held` counts by reason whom the last decision let wait."""
+    """Opens leases for those in the room and tells them. `held` counts by reason whom the last decision let wait.
+
+    `on_hand_over` is called for each that was prefilled elsewhere.
+    """
 
     def __init__(
         self,
@@ -30,6 +33,7 @@ class Releases:
         tickets: Mapping[int, Ticket],
         counts: Counts,
         clock: Callable[[], float],
+        on_hand_over: Callable[[Ticket], None],
     ) -> None:
         self.log = DecisionLog(clock())
         self.held: dict[str, int] = {}
@@ -38,6 +42,7 @@ class Releases:
         self._tickets = tickets
         self._counts = counts
         self._clock = clock
+        self._on_hand_over = on_hand_over
 
     def by_policy(self, controller: Controller, now_s: float) -> None:
         """Release whom the policy sends to the workers with room."""
@@ -83,8 +88,10 @@ class Releases:
 
     def _send(self, ticket: Ticket, worker: Worker) -> None:
         """The lease is open: tell whoever waits for it."""
-        self._roster.controller.started(ticket.id, prefilled=False)
+        self._roster.controller.started(ticket.id, prefilled=ticket.prefill is not None)
         ticket.worker, ticket.released_s = worker, self._clock()
+        if ticket.prefill is not None:
+            self._on_hand_over(ticket)
         ticket.attempts.append(worker.name)
         self._counts.released(ticket, worker)
         self._room.release(ticket, worker)

@@ -9,6 +9,8 @@ workers:
     block_size: 16            # (learned)
     api_key: secret           # sent to this worker as a bearer token
     drain: true               # send it nothing new
+prefill:                      # workers that process prompts for those above (none: each does its own)
+  - http://10.0.0.3:8000
 policy: bid_price             # any name of `bidroute compare`
 objective: balanced           # a preset, or term=weight pairs
 lengths: hint                 # hint | prompt | none
@@ -19,7 +21,7 @@ admin_port: 8001              # page, admin API and metrics; on the router's hos
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,6 +29,7 @@ from msgspec import Meta
 
 from bidroute.errors import ConfigError
 from bidroute.router.http_settings import HttpSettings
+from bidroute.router.workers import PREFILL
 from bidroute.yaml_files import read_yaml
 
 Count = Annotated[int, Meta(ge=1)]
@@ -34,7 +37,10 @@ Seconds = Annotated[float, Meta(gt=0)]
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One worker; None means learned from it, or the stated default where it does not tell."""
+    """One worker; None means learned from it, or the stated default where it does not tell.
+
+    `role` is "prefill" for one that only processes prompts; for the others, "both" and "decode" are the same.
+    """
 
     url: str
     name: str = ""
@@ -43,17 +49,20 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block_size: Count | None = None
     api_key: str | None = None
     drain: bool = False
+    role: Literal["both", "decode", "prefill"] = "both"
 
 
 class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything the router is told.
 
-    `max_waiting` requests may wait, each for `max_wait_s` at most. `updates_off_loop=False` runs price updates on the
-    event loop, to measure what that would cost. `admin_port` opens page, admin API and metrics there, to this machine
-    or, where there is one, to who has the `admin_token`.
+    Where there are `prefill` workers, prompts are processed there, and what they keep of a prompt must be fetched
+    within `kv_lease_s`. `max_waiting` requests may wait, each for `max_wait_s` at most. `updates_off_loop=False` runs
+    price updates on the event loop, to measure what that would cost. `admin_port` opens page, admin API and metrics
+    there, to this machine or, where there is one, to who has the `admin_token`.
     """
 
     workers: list[WorkerSettings] = []
+    prefill: list[WorkerSettings] = []
     policy: str = "bid_price"
     objective: str = "balanced"
     lengths: str = "hint"
@@ -61,6 +70,7 @@ class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_waiting: Count = 20_000
     max_wait_s: Seconds = 600.0
     scrape_s: Seconds = 0.5
+    kv_lease_s: Seconds = 30.0
     updates_off_loop: bool = True
     http: HttpSettings = HttpSettings()
     admin_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
@@ -70,8 +80,9 @@ class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 def read_settings(path: Path) -> RouterSettings:
     """The settings in a YAML file. Raises ConfigError naming the file and the field."""
     document = read_yaml(path, "configuration", "`workers:` and a list under it") or {}
-    if isinstance(document, dict) and isinstance(document.get("workers"), list):
-        document = document | {"workers": [worker_row(row) for row in document["workers"]]}
+    for name in ("workers", "prefill"):
+        if isinstance(document, dict) and isinstance(document.get(name), list):
+            document = document | {name: [worker_row(row) for row in document[name]]}
     try:
         settings = msgspec.convert(document, RouterSettings)
     except msgspec.ValidationError as problem:
@@ -90,15 +101,22 @@ def host_name(url: str) -> str:
 
 
 def checked(settings: RouterSettings) -> RouterSettings:
-    """The settings with every worker's URL normalised and named. Raises ConfigError for a bad or a doubled one."""
-    workers = [_named(worker) for worker in settings.workers]
+    """The settings with every worker's URL normalised and named, and those under `prefill` with their role.
+
+    Raises ConfigError for a bad or a doubled one.
+    """
+    prefill = [msgspec.structs.replace(worker, role=PREFILL) for worker in settings.prefill]
+    workers = [_named(worker) for worker in [*settings.workers, *prefill]]
     for index, worker in enumerate(workers):
         for other in workers[:index]:
             if other.name == worker.name:
                 raise ConfigError(f"workers: two are called {worker.name!r}; give each its own name")
             if other.url == worker.url:
                 raise ConfigError(f"workers: {worker.url} is given twice; give it once")
-    return msgspec.structs.replace(settings, workers=workers)
+    prefill = [worker for worker in workers if worker.role == PREFILL]
+    return msgspec.structs.replace(
+        settings, workers=[worker for worker in workers if worker.role != PREFILL], prefill=prefill
+    )
 
 
 def _named(worker: WorkerSettings) -> WorkerSettings:

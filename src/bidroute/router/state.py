@@ -20,12 +20,16 @@ WAIT_EDGES_S = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 class WorkerState(msgspec.Struct, frozen=True):
-    """One worker. `status` is joining, ready, draining or down; `breaker` is closed, half-open or open.
+    """One worker. `status` is joining, ready, draining or down; `breaker` is closed, half-open or open; `role` is
+    prefill, decode, or both.
 
     `slots_total` and `kv_total` (tokens) are what the router believes now, `…_used` what its ledger says. `period_s`
     is the time of one decode iteration. `slot_price` is for one batch slot over one period, `kv_price` for 1000 KV
     tokens over one period, both in reward units and by bucket of `RouterState.edges_periods`; empty under policies
     without prices. `engine_waiting` is the engine's own queue at the last reading.
+
+    On a prefill worker `slots_used` are the prompts it has to process, of `prefill_tokens` in all; `kv_used` counts
+    those and what it holds for decode workers; `prefill_tokens_per_s` is its speed (0: not seen yet).
     """
 
     name: str
@@ -45,10 +49,16 @@ class WorkerState(msgspec.Struct, frozen=True):
     output_tokens_per_s: float = 0.0
     slot_price: list[float] = []
     kv_price: list[float] = []
+    role: str = "both"
+    prefill_tokens: int = 0
+    prefill_tokens_per_s: float = 0.0
 
 
 class QueueState(msgspec.Struct, frozen=True):
-    """Who waits. `waits` counts by `WAIT_EDGES_S` (one bar more than edges), `held` by reason at the last decision."""
+    """Who waits. `waits` counts by `WAIT_EDGES_S` (one bar more than edges), `held` by reason at the last decision.
+
+    Of those that wait, `for_prefill` wait for a prefill worker, and `prefilled` for a decode worker, their KV ready.
+    """
 
     waiting: int = 0
     limit: int = 0
@@ -56,6 +66,8 @@ class QueueState(msgspec.Struct, frozen=True):
     waits: list[int] = msgspec.field(default_factory=lambda: [0] * (len(WAIT_EDGES_S) + 1))
     wait_edges_s: list[float] = msgspec.field(default_factory=lambda: list(WAIT_EDGES_S))
     held: dict[str, int] = {}
+    for_prefill: int = 0
+    prefilled: int = 0
 
 
 class RunnerUp(msgspec.Struct, frozen=True):
@@ -123,14 +135,31 @@ class RouterState(msgspec.Struct, frozen=True):
     version: str = ""
 
 
+class PrefillStep(msgspec.Struct, frozen=True):
+    """One prefill of a request: `status` is waiting, prefilling, prefilled, handed over, or "failed: " and how.
+
+    It waited `wait_s` for the worker (`held_by`: what the first in line waits for, decode or prefill workers), which
+    took `prefill_s`. Whoever is prefilled must be handed over within `lease_left_s`.
+    """
+
+    status: str
+    worker: str
+    prompt_tokens: int
+    wait_s: float
+    prefill_s: float
+    lease_left_s: float | None = None
+    held_by: str | None = None
+
+
 class RequestExplanation(msgspec.Struct, frozen=True):
-    """All that is kept about one request: where it is (`status`), the workers tried, and the decisions it lived
-    through, oldest first."""
+    """All that is kept about one request: where it is (`status`), the workers tried, the decisions it lived through
+    and its prefills on prefill workers, oldest first."""
 
     request_id: str
     status: str
     attempts: list[str]
     decisions: list[DecisionState]
+    prefills: list[PrefillStep] = []
 
 
 class DevicePrices(NamedTuple):

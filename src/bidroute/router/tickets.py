@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from bidroute.errors import BidrouteError
 
 if TYPE_CHECKING:
+    from bidroute.router.prefill_pool import PrefillLease
     from bidroute.router.workers import Worker
 
 
@@ -44,7 +45,8 @@ class Job:
 
     `prompt_bytes` are bytes of prompt text, from which tokens are estimated; `prompt_tokens` is their number where
     the body has token ids. `choices` is the body's `n`. SLOs and the `deadline_s`, the longest wait in the router,
-    count from the arrival, in seconds. `request_id` is what the client knows it by.
+    count from the arrival, in seconds. `request_id` is what the client knows it by. `can_split`: whether its prefill
+    and its decode may run on different workers.
     """
 
     model: str
@@ -58,6 +60,7 @@ class Job:
     tenant: str = ""
     deadline_s: float = math.inf
     request_id: str = ""
+    can_split: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +68,8 @@ class Ticket:
     """One request inside the router; `worker` is where its lease is open, `attempts` the workers tried, in order.
 
     `output_tokens` were seen so far in this attempt, `started_s` is when the first one came, `failure` how it ended.
-    `release` is done with the worker, or with a RefusedError, as soon as that is known.
+    `release` is done with the worker, or with a RefusedError, as soon as that is known. Where prefill workers are
+    used, `prefill` is the lease of its prompt there, and `prefill_tried` are those tried.
     """
 
     id: int
@@ -79,3 +83,11 @@ class Ticket:
     output_tokens: int = 0
     failure: Failure | None = None
     release: asyncio.Future[Worker] | None = None
+    prefill: PrefillLease | None = None
+    prefill_tried: tuple[str, ...] = ()
+
+    def let_go_prefill(self) -> None:
+        """It needs its prefill no more."""
+        if self.prefill is not None:
+            self.prefill.let_go()
+            self.prefill = None

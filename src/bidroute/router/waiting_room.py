@@ -27,6 +27,7 @@ class WaitingRoom:
         self.waiting: dict[int, asyncio.Future[Worker]] = {}
         self.apart: dict[int, Ticket] = {}  # waiting, but not in the policy's queue: no worker could run it now
         self.by_load: dict[int, Ticket] = {}  # waiting, and to be sent to a worker with room whatever the policy says
+        self.for_prefill: dict[int, Ticket] = {}  # waiting for a prefill worker first
         self.to_readmit = 0
         self._roster = roster
         self._tickets = tickets
@@ -50,6 +51,17 @@ class WaitingRoom:
         """It waits for any worker with room."""
         self.by_load[ticket.id] = ticket
         self._note(ticket)
+
+    def enter_for_prefill(self, ticket: Ticket) -> None:
+        """It waits for a prefill worker; one taken back from elsewhere keeps its place among those that wait."""
+        self.for_prefill[ticket.id] = ticket
+        if ticket.id not in self.waiting:
+            self._note(ticket)
+
+    def enter_unprefilled(self, ticket: Ticket) -> None:
+        """It waits for the policy after all: no prefill worker is left."""
+        del self.for_prefill[ticket.id]
+        self.apart[ticket.id] = ticket
 
     def _note(self, ticket: Ticket) -> None:
         self._tickets[ticket.id] = ticket
@@ -78,14 +90,32 @@ class WaitingRoom:
         if not future.done():  # else the client has just left, and `cancelled` is about to come
             future.set_result(worker)
 
+    def release_for_prefill(self, ticket: Ticket, worker: Worker) -> None:
+        """Its prefill worker was chosen."""
+        del self.for_prefill[ticket.id]
+        self.release(ticket, worker)
+
     def leave(self, ticket: Ticket) -> asyncio.Future[Worker]:
         """Take it out, unserved; what waits for its release is returned, to be told why."""
         future = self.waiting.pop(ticket.id)
         self._tickets.pop(ticket.id, None)
-        apart = self.apart.pop(ticket.id, None) or self.by_load.pop(ticket.id, None)
-        if apart is None:
-            self._roster.controller.cancelled(ticket.id)
+        self.take_back(ticket)
+        ticket.let_go_prefill()
         return future
+
+    def take_back(self, ticket: Ticket) -> None:
+        """Out of the place where it waits; it is still one of those that wait."""
+        for place in (self.apart, self.by_load, self.for_prefill):
+            if place.pop(ticket.id, None) is not None:
+                return
+        self._roster.controller.cancelled(ticket.id)
+
+    def hurry(self, ticket: Ticket) -> None:
+        """From the policy's queue to those that go by load, which take the next room there is."""
+        controller = self._roster.started
+        if controller is not None and ticket.id in controller.state.queue:
+            controller.cancelled(ticket.id)
+            self.by_load[ticket.id] = ticket
 
     def refuse(self, ticket_id: int, error: RefusedError) -> None:
         """Send it away."""
@@ -105,7 +135,7 @@ class WaitingRoom:
         if controller is None:
             self.apart[ticket.id] = ticket
             return
-        self._fit_prompt(ticket)
+        self.fit_prompt(ticket)
         if ticket.prompt_tokens >= controller.state.fleet.largest_kv_tokens:
             self.apart[ticket.id] = ticket
             return
@@ -114,7 +144,7 @@ class WaitingRoom:
         except NeverFitsError:  # by what a predictor is certain of
             self.apart[ticket.id] = ticket
 
-    def _fit_prompt(self, ticket: Ticket) -> None:
+    def fit_prompt(self, ticket: Ticket) -> None:
         """Hold the prompt against the largest worker. Raises RefusedError where it is certain not to fit."""
         workers = self._roster.workers
         most_tokens = max((worker.usable_kv_tokens for worker in workers.values()), default=0) - 1

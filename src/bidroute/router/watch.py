@@ -7,6 +7,8 @@
         batch_slots: 256
         kv_tokens: 400000
         drain: true                     # sends it nothing new
+    prefill:                            # likewise, for workers that only process prompts
+      - http://10.0.0.3:8000
 
 A new entry is added, one that is gone is removed after its last request, a changed `batch_slots` or `kv_tokens` is a
 resize, any other change removes the old worker and adds the new one. Workers from elsewhere are not touched. A file
@@ -24,6 +26,7 @@ from typing import Any
 from bidroute.errors import BidrouteError, ConfigError
 from bidroute.router.fleet_admin import FleetAdmin, worker_name
 from bidroute.router.settings import worker_row
+from bidroute.router.workers import PREFILL
 from bidroute.yaml_files import read_yaml
 
 _LOG = logging.getLogger(__name__)
@@ -38,22 +41,29 @@ def read_workers(path: Path) -> Entries:
     rows = document.get("workers") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise ConfigError(f"{path}: expected `workers:` and a list under it")
-    return _by_name(path, rows)
+    prefill = document.get("prefill") or []
+    if not isinstance(prefill, list):
+        raise ConfigError(f"{path}: expected a list under `prefill:`")
+    places: list[tuple[str, Any, dict[str, str]]] = [(f"workers[{i}]", row, {}) for i, row in enumerate(rows)]
+    places += [(f"prefill[{i}]", row, {"role": PREFILL}) for i, row in enumerate(prefill)]
+    return _by_name(path, places)
 
 
-def _by_name(path: Path, rows: list[Any]) -> Entries:
+def _by_name(path: Path, places: list[tuple[str, Any, dict[str, str]]]) -> Entries:
+    """From rows, each with where it stands in the file and what that says of it."""
     entries: Entries = {}
-    for index, row in enumerate(rows):
+    for place, row, role in places:
         settings = worker_row(row)
         if not isinstance(settings, dict):
-            raise ConfigError(f"{path}: workers[{index}] is {row!r}; expected a URL or settings")
+            raise ConfigError(f"{path}: {place} is {row!r}; expected a URL or settings")
+        settings = settings | role
         drain = settings.get("drain", False)
         if not isinstance(drain, bool):
-            raise ConfigError(f"{path}: workers[{index}].drain is {drain!r}; expected true or false")
+            raise ConfigError(f"{path}: {place}.drain is {drain!r}; expected true or false")
         try:
             name = worker_name(settings)
         except ConfigError as problem:
-            raise ConfigError(f"{path}: workers[{index}]: {problem}") from None
+            raise ConfigError(f"{path}: {place}: {problem}") from None
         if name in entries:
             raise ConfigError(f"{path}: worker {name!r} is there twice; names must differ")
         entries[name] = settings

@@ -13,6 +13,7 @@ PRESSED_S = 2.0  # seconds until one slot, given up under back-pressure, is trie
 CARE_PER_PREEMPTION = 0.03  # of its KV, left free after each preemption seen
 MOST_CARE = 0.3
 CARE_FORGOTTEN_S = 60.0  # seconds in which the care falls by e
+PREFILL, DECODE, BOTH = "prefill", "decode", "both"  # roles
 
 
 @dataclass(slots=True, eq=False)
@@ -22,7 +23,7 @@ class Worker:
     `url` has no trailing slash; `headers` go out with every request to it (its API key); `models` are those it serves
     (None: not known yet, taken to serve all). `device` is its index in the fleet. `batch_slots` and `kv_tokens` are
     what it has; `slots_believed` and `kv_believed` what it may be sent now: less while it ramps up, after it has pushed
-    back or preempted, or when somebody else uses it too.
+    back or preempted, or when somebody else uses it too. `role` is PREFILL for one that only prefills.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Worker:
     models: frozenset[str] | None = None
     device: int = -1
     kind: str = ""
+    role: str = BOTH
     batch_slots: int = 1
     kv_tokens: int = 1
     block_size: int = 1

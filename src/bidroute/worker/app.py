@@ -22,6 +22,7 @@ from bidroute.worker.metrics_page import metrics_page
 from bidroute.worker.replies import Replies
 from bidroute.worker.runner import Runner
 from bidroute.worker.settings import WorkerSettings
+from bidroute.worker.transfer import FETCH_PATH, Fetch, Fetched, KvTransfer
 
 MAX_BODY_BYTES = 64 * 2**20
 EMBEDDING = [0.0] * 7 + [1.0]
@@ -45,6 +46,7 @@ class WorkerApp:
         self.engine.prefill.seconds(1)  # compiled now rather than while the first request waits
         self.engine.latency.seconds(1, 1)
         self.runner = Runner(self.engine, settings.time_scale, self.faults)
+        self.transfer = KvTransfer(self.engine, secrets.token_hex(8), settings.kv_lease_s)
         self.ended: Counter[str] = Counter()
         self._lengths = Random(settings.seed)
 
@@ -57,6 +59,7 @@ class WorkerApp:
                 web.post("/v1/completions", self.completions),
                 web.post("/v1/chat/completions", self.chat_completions),
                 web.post("/v1/embeddings", self.embeddings),
+                web.post(FETCH_PATH, self.give_kv),
                 web.get("/v1/models", self.models),
                 web.get("/health", self.health),
                 web.get("/server_info", self.server_info),
@@ -73,6 +76,7 @@ class WorkerApp:
         engine.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await engine
+        await self.transfer.close()
 
     # --- generation -------------------------------------------------------------------------------------------
 
@@ -99,6 +103,7 @@ class WorkerApp:
         name = f"{prefix}-{request.headers.get('x-request-id') or secrets.token_hex(16)}"
         answers = Replies(generation, name, self.settings.model)
         sequence = Sequence(generation.prompt_tokens, generation.output_tokens)
+        await self._prepare_kv(sequence, body.kv_transfer_params)
         self.runner.add(sequence)
         try:
             if generation.stream:
@@ -106,10 +111,24 @@ class WorkerApp:
             else:
                 response = await self._whole(request, sequence, answers, fault)
         finally:
-            if not sequence.done:
-                self.engine.cancel(sequence)
+            self._leave(sequence)
             self.ended[_why(sequence, generation)] += 1
         return response
+
+    async def _prepare_kv(self, sequence: Sequence, transfer: bodies.Transfer | None) -> None:
+        """What another worker has to do with this request's KV: it processed the prompt, or is to fetch it here."""
+        if transfer is None:
+            return
+        sequence.keeps_kv = bool(transfer.do_remote_decode)
+        if transfer.do_remote_prefill and await self.transfer.fetch(transfer, sequence.prompt):
+            sequence.computed = sequence.prompt - 1  # as in vLLM, the last one is processed for its output
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Whatever it still holds is free, unless it is kept to be fetched."""
+        if not sequence.done:
+            self.engine.cancel(sequence)
+        elif sequence.keeps_kv and sequence not in self.transfer.kept.values():
+            self.engine.drop_kv(sequence)
 
     async def _whole(
         self, request: web.Request, sequence: Sequence, answers: Replies, fault: Fault
@@ -121,7 +140,11 @@ class WorkerApp:
                 if fault.kind == "drop":
                     return _cut(request)
                 return _refusal(RequestError(fault.status, "InternalServerError", "a fault that was asked for"))
-        return web.Response(body=answers.whole(), content_type="application/json")
+        transfer = None
+        if sequence.keeps_kv and request.transport is not None:
+            host, port = request.transport.get_extra_info("sockname")[:2]
+            transfer = self.transfer.keep(answers.name, sequence, (host, port))
+        return web.Response(body=answers.whole(transfer), content_type="application/json")
 
     async def _stream(
         self, request: web.Request, sequence: Sequence, answers: Replies, fault: Fault
@@ -166,6 +189,16 @@ class WorkerApp:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return _json({"object": "list", "data": data, "model": self.settings.model, "usage": usage})
 
+    async def give_kv(self, request: web.Request) -> web.Response:
+        """POST /kv/fetch: another worker fetches KV that was kept for it; 404 where there is none (any more)."""
+        try:
+            tokens = self.transfer.give(msgspec.json.decode(await request.read(), type=Fetch).remote_request_id)
+        except msgspec.MsgspecError as problem:
+            return _refusal(RequestError(400, "BadRequestError", str(problem)))
+        if tokens is None:
+            return _refusal(RequestError(404, "NotFoundError", "no KV is kept for this request"))
+        return _json(Fetched(tokens))
+
     async def models(self, _request: web.Request) -> web.Response:
         """GET /v1/models."""
         model = {
@@ -196,7 +229,7 @@ class WorkerApp:
 
     async def metrics(self, _request: web.Request) -> web.Response:
         """GET /metrics."""
-        page = metrics_page(self.settings, self.runner, self.ended)
+        page = metrics_page(self.settings, self.runner, self.ended, self.transfer.counters)
         return web.Response(text=page, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def set_fault(self, request: web.Request) -> web.Response:

@@ -37,6 +37,18 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = False
 
 
+class Transfer(msgspec.Struct, omit_defaults=True):
+    """vLLM's `kv_transfer_params`: what a KV producer is asked for, and what a consumer fetches the KV with."""
+
+    do_remote_decode: bool | None = False
+    do_remote_prefill: bool | None = False
+    remote_engine_id: str | None = None
+    remote_request_id: str | None = None
+    remote_host: str | None = None
+    remote_port: int | None = None
+    remote_num_tokens: int | None = None
+
+
 class Body(msgspec.Struct):
     """The fields of both endpoints that matter here; others are ignored."""
 
@@ -51,6 +63,7 @@ class Body(msgspec.Struct):
     n: int | None = 1
     stream: bool | None = False
     stream_options: StreamOptions | None = None
+    kv_transfer_params: Transfer | None = None
 
 
 @dataclass(frozen=True, slots=True)

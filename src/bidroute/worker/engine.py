@@ -17,8 +17,9 @@ from bidroute.simulator.latency import DecodeLatency, PrefillLatency
 class Sequence:
     """One request in the engine, of `prompt` and `output` tokens (its true length).
 
-    `computed` prompt tokens are processed, `generated` tokens produced; `blocks` of KV are held. `wake` is called
-    after each iteration that gave it a token; `told_s` is for who keeps the time: when it came, then its last token.
+    `computed` prompt tokens are processed (or were fetched, before it came), `generated` tokens produced; `blocks` of
+    KV are held, and with `keeps_kv` also after its end. `wake` is called after each iteration that gave it a token;
+    `told_s` is for who keeps the time: when it came, then its last token.
     """
 
     prompt: int
@@ -29,6 +30,7 @@ class Sequence:
     blocks: int = 0
     preemptions: int = 0
     told_s: float = 0.0
+    keeps_kv: bool = False
 
     @property
     def context(self) -> int:
@@ -105,6 +107,10 @@ class Engine:
                 self._release(sequence)
                 return
 
+    def drop_kv(self, sequence: Sequence) -> None:
+        """Free what an ended request has kept."""
+        self._release(sequence)
+
     def begin(self) -> float | None:
         """Start an iteration and return how long it takes, in seconds; None when there is nothing to do."""
         evictions = self.counters.preemptions
@@ -133,7 +139,7 @@ class Engine:
         self.decoding = [sequence for sequence in produced if sequence.generated < sequence.output]
         if len(self.decoding) < len(produced):
             for sequence in produced:
-                if sequence.done:
+                if sequence.done and not sequence.keeps_kv:
                     self._release(sequence)
         return produced
 

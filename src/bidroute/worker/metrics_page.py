@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from bidroute.worker.runner import Runner
 from bidroute.worker.settings import WorkerSettings
+from bidroute.worker.transfer import TransferCounters
 
 FINISHED_REASONS = ("stop", "length", "abort", "error")
 Sample = tuple[str, Mapping[str, str], float]  # suffix of the name, labels, value
 
 
-def metrics_page(settings: WorkerSettings, runner: Runner, ended: Mapping[str, int]) -> str:
+def metrics_page(settings: WorkerSettings, runner: Runner, ended: Mapping[str, int], transfer: TransferCounters) -> str:
     """The page in Prometheus text format; `ended` counts requests by why they ended."""
     engine = runner.engine
     counters = engine.counters
@@ -64,6 +65,27 @@ def metrics_page(settings: WorkerSettings, runner: Runner, ended: Mapping[str, i
     first, gaps = runner.first_tokens, runner.token_gaps
     histogram("time_to_first_token_seconds", "Time to first token.", first.count, first.sum_s)
     histogram("inter_token_latency_seconds", "Time between tokens.", gaps.count, gaps.sum_s)
+    family(
+        "vllm:prompt_tokens_by_source_total",
+        "counter",
+        "Prompt tokens, by source.",
+        ("", {"source": "local_compute"}, float(counters.prompt_tokens)),
+        ("", {"source": "external_kv_transfer"}, float(transfer.fetched_tokens)),
+    )
+    counter("nixl_num_kv_expired_reqs", "Requests whose KV nobody fetched in time.", transfer.expired)
+    counter("nixl_num_notifications_after_expiry", "Fetches that came too late.", transfer.fetched_too_late)
+    family(
+        "bidroute_worker:fetched_prompts_total",
+        "counter",
+        "Prompts whose KV came from another worker.",
+        ("", {}, float(transfer.fetched)),
+    )
+    family(
+        "bidroute_worker:recomputed_prompts_total",
+        "counter",
+        "Prompts that were to come from another worker, which did not have them: processed here.",
+        ("", {}, float(transfer.recomputed)),
+    )
     # Like vLLM, one block more than requests can use.
     cache = {"block_size": str(settings.block_size), "num_gpu_blocks": str(settings.kv_blocks + 1)}
     family("vllm:cache_config_info", "gauge", "The KV cache.", ("", cache, 1.0))

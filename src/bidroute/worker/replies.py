@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from bidroute.worker.bodies import Generation
+from bidroute.worker.bodies import Generation, Transfer
 
 DONE = b"data: [DONE]\n\n"
 _MARK = "\x00"
@@ -21,6 +21,7 @@ class Replies:
 
     def __init__(self, generation: Generation, request_id: str, model: str) -> None:
         self.generation = generation
+        self.name = request_id
         kind = "chat.completion" if generation.chat else "text_completion"
         self._head = {"id": request_id, "object": kind, "created": int(time.time()), "model": model}
         if generation.stream:
@@ -49,15 +50,16 @@ class Replies:
             return DONE
         return _event({**self._chunk_head, "choices": [], "usage": self._usage()}) + DONE
 
-    def whole(self) -> bytes:
-        """The answer to a request that does not stream."""
+    def whole(self, transfer: Transfer | None = None) -> bytes:
+        """The answer to a request that does not stream; `transfer` is what its KV can be fetched with."""
         text = "".join(f" {token}" for token in range(1, self.generation.output_tokens + 1))
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": self._reason}
         if self.generation.chat:
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
-        return _encoded({**self._head, "choices": [choice], "usage": self._usage()})
+        answer = {**self._head, "choices": [choice], "usage": self._usage()}
+        return _encoded(answer if transfer is None else {**answer, "kv_transfer_params": transfer})
 
     def _chunk(self, text: str, reason: str | None) -> dict[str, Any]:
         content = {"delta": {"content": text}} if self.generation.chat else {"text": text}

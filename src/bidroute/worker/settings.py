@@ -18,7 +18,7 @@ class WorkerSettings:
     `latency` and `prefill` are latency models as text. `time_scale` runs the engine so many times faster than real.
     A prompt of text counts one token per `bytes_per_token` bytes. Without `ignore_eos`, output lengths are drawn with
     the mean `output_tokens` from `seed`. `max_model_len` is all of the KV cache where it is None; `max_queued` limits
-    the engine's own queue (None: no limit).
+    the engine's own queue (None: no limit). KV that another worker is to fetch is kept for `kv_lease_s`.
     """
 
     model: str = "bidroute-worker"
@@ -35,12 +35,13 @@ class WorkerSettings:
     seed: int = 0
     max_queued: int | None = None
     allow_faults: bool = False
+    kv_lease_s: float = 30.0
 
     def __post_init__(self) -> None:
         for name in ("batch_slots", "kv_tokens", "block_size", "max_batched_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{_option(name)} {getattr(self, name)}; expected 1 or more")
-        for name in ("time_scale", "bytes_per_token", "output_tokens"):
+        for name in ("time_scale", "bytes_per_token", "output_tokens", "kv_lease_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{_option(name)} {value}; expected a positive number")
@@ -71,5 +72,5 @@ class WorkerSettings:
 
 
 def _option(name: str) -> str:
-    names = {"max_queued": "--max-num-queued-reqs"}
+    names = {"max_queued": "--max-num-queued-reqs", "kv_lease_s": "--kv-lease"}
     return names.get(name, "--" + name.replace("_", "-"))
