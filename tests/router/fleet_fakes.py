@@ -11,6 +11,7 @@ from bidroute.errors import ConfigError
 from bidroute.router.fleet_admin import NoSuchError, worker_name
 from bidroute.router.state import (
     DecisionState,
+    PrefillStep,
     QueueState,
     RequestExplanation,
     RouterState,
@@ -81,11 +82,12 @@ class FakeFleet:
         found = [decision for decision in _decisions() if decision.request_id == request_id]
         if not found:
             raise NoSuchError(f"request {request_id!r} is unknown")
-        return RequestExplanation(request_id, "queued", [], found)
+        prefill = PrefillStep("handed over", "p-l4", 1_730, wait_s=0.4, prefill_s=0.15)
+        return RequestExplanation(request_id, "queued", [], found, [prefill])
 
 
 def busy_state(objective: str = "balanced", policy: str = "bid_price") -> RouterState:
-    """Five unlike workers under load: one draining, one down."""
+    """Five unlike workers under load, one draining, one down, and one that prefills for them."""
     return RouterState(
         uptime_s=8_040.0,
         policy=policy,
@@ -97,6 +99,8 @@ def busy_state(objective: str = "balanced", policy: str = "bid_price") -> Router
             oldest_wait_s=14.2,
             waits=[9, 12, 21, 26, 15, 4, 0, 0],
             held={"price": 41, "kv future": 30, "slots": 9, "kv now": 4, "order": 3},
+            for_prefill=31,
+            prefilled=56,
         ),
         decisions=_decisions(),
         totals=TotalsState(
@@ -127,7 +131,21 @@ def _workers() -> list[WorkerState]:
         ("a10-old", "draining", "closed", 3, 8, 6_200, 20_480, 0.052, 0.0, 0.0),
         ("10.0.0.7:8000", "down", "open", 0, 16, 0, 61_400, 0.0, 0.0, 0.0),
     ]
-    return [
+    prefill = WorkerState(
+        "p-l4",
+        "http://p-l4.example:8000",
+        kind="vllm",
+        models=["llama-3.1-8b"],
+        leases=7,
+        slots_used=3,
+        slots_total=64,
+        kv_used=21_400,
+        kv_total=98_000,
+        role="prefill",
+        prefill_tokens=5_120,
+        prefill_tokens_per_s=11_800.0,
+    )
+    decoding = [
         WorkerState(
             name=name,
             url=f"http://{name}.example:8000" if ":" not in name else f"http://{name}",
@@ -146,9 +164,11 @@ def _workers() -> list[WorkerState]:
             output_tokens_per_s=used / period_s if period_s else 0.0,
             slot_price=_fading(slot_price, 4.0, 0.0),
             kv_price=_fading(kv_price, 9.0, 5.0),
+            role="decode",
         )
         for name, status, breaker, used, slots, kv_used, kv_total, period_s, slot_price, kv_price in rows
     ]
+    return [*decoding, prefill]
 
 
 def _fading(height: float, length: float, peak: float) -> list[float]:

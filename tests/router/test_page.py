@@ -61,7 +61,7 @@ async def test_a_busy_router_is_shown_and_steered(tmp_path):
     async with open_page() as page:
         await page.scheme("light")
         await page.open(str(server.make_url("/")))
-        await page.until("document.querySelectorAll('#workers tr').length === 5")
+        await page.until("document.querySelectorAll('#workers tr').length === 6")
         await _check_what_it_shows(page)
         await page.screenshot(pictures / "page-light.png")
         await _check_the_sliders(page, fleet)
@@ -80,6 +80,9 @@ async def _check_what_it_shows(page):
     assert "61 / 64" in workers
     assert "down · breaker open" in workers
     assert "1 queued in the engine" in workers
+    assert "prefill, ready · 5120 prompt tokens to do" in workers
+    assert "31 for prefill · 56 prefilled" in await page.run(text_of("#oldest"))
+    assert "136 / 168" in (await page.run(text_of("#tiles"))).replace("\n", " ")  # without the prefill worker's
     assert await page.run("document.querySelectorAll('#workers svg path').length") == 5 * 2 * 2
     assert await page.run(text_of("#waiting")) == "87"
     assert "kv future 30" in await page.run(text_of("#held-legend"))
@@ -118,7 +121,9 @@ async def _check_policy_and_explanation(page, fleet):
     await page.run(f"document.querySelector('[data-explain=\"48209\"]').dispatchEvent({press})")
     await page.until("document.querySelector('#explanation').open")
     assert await page.run(text_of("#explanation-title")) == "48209: queued"
-    assert "worth more to others" in await page.run(text_of("#explanation-body"))
+    explained = await page.run(text_of("#explanation-body"))
+    assert "worth more to others" in explained
+    assert "handed over on p-l4 after 400 ms, 1730 tokens in 150 ms" in explained
     await page.run("document.querySelector('#explanation').close()")
 
 

@@ -98,6 +98,14 @@ async def engine(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
     return {name: float(value) for name, value in rows}
 
 
+async def prompt_tokens_by_source(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
+    """Where an engine had the KV of its prompts from."""
+    async with session.get(f"{url}/metrics") as answer:
+        text = await answer.text()
+    rows = re.findall(r'^vllm:prompt_tokens_by_source_total\{[^}]*source="(\w+)"\} (\S+)$', text, re.MULTILINE)
+    return {source: float(tokens) for source, tokens in rows}
+
+
 async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float, what: str) -> None:
     """Wait until it holds. Raises AssertionError."""
     end_s = asyncio.get_running_loop().time() + timeout_s

@@ -8,7 +8,16 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.vllm.processes import LONE_QUEUE, SMALL, SPECS, Router, VllmWorker
+from tests.vllm.processes import (
+    CONSUMER,
+    KV_LEASE_S,
+    LONE_QUEUE,
+    PRODUCER,
+    SMALL,
+    SPECS,
+    Router,
+    VllmWorker,
+)
 
 PYTHON = "BIDROUTE_VLLM_PYTHON"
 REPORT = pytest.StashKey[list[str]]()
@@ -35,14 +44,36 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def workers(folder: Path) -> Iterator[list[VllmWorker]]:
-    """Three unlike engines: fast, middle, small."""
-    python = os.environ.get(PYTHON)
-    if not python:
+def python() -> str:
+    """The interpreter that has vllm."""
+    path = os.environ.get(PYTHON)
+    if not path:
         pytest.fail(f"{PYTHON} is not set; it names the python of an environment with vllm: run make test-vllm")
-    model = folder / "tiny"
-    subprocess.run([python, Path(__file__).with_name("make_model.py"), model], check=True)
-    fleet = [VllmWorker(spec, python, model, folder) for spec in SPECS]
+    return path
+
+
+@pytest.fixture(scope="session")
+def model(folder: Path, python: str) -> Path:
+    path = folder / "tiny"
+    subprocess.run([python, Path(__file__).with_name("make_model.py"), path], check=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def workers(folder: Path, python: str, model: Path) -> Iterator[list[VllmWorker]]:
+    """Three unlike engines: fast, middle, small."""
+    yield from _up([VllmWorker(spec, python, model, folder) for spec in SPECS])
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path, python: str, model: Path) -> Iterator[list[VllmWorker]]:
+    """An engine that only processes prompts, and one that fetches their KV from it."""
+    if subprocess.run([python, "-c", "import nixl"], check=False).returncode:
+        pytest.fail(f"no nixl beside vllm; run: {python} -m pip install --no-deps nixl nixl-cu12")
+    yield from _up([VllmWorker(spec, python, model, folder) for spec in (PRODUCER, CONSUMER)])
+
+
+def _up(fleet: list[VllmWorker]) -> Iterator[list[VllmWorker]]:
     try:
         for worker in fleet:
             worker.start()
@@ -77,6 +108,13 @@ def _running(router: Router, workers: int) -> Iterator[Router]:
         yield router
     finally:
         router.stop()
+
+
+@pytest.fixture(scope="module")
+def pair_router(folder: Path, pair: list[VllmWorker]) -> Iterator[Router]:
+    """In front of both, told which is which."""
+    prefill, decode = ([{"url": worker.url, "name": worker.spec.name}] for worker in pair)
+    yield from _running(Router(folder, "pair", workers=decode, prefill=prefill, kv_lease_s=KV_LEASE_S), 2)
 
 
 @pytest.fixture

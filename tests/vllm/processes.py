@@ -31,6 +31,7 @@ class Spec:
     slots: int
     blocks: int
     tells_slots: bool  # vLLM does so in its developer mode only
+    kv_role: str = ""  # kv_producer or kv_consumer: it hands KV over, over NIXL
 
     @property
     def kv_tokens(self) -> int:
@@ -41,6 +42,9 @@ FAST = Spec("fast", "15,0.3,0.02,0.001", 16, 256, True)
 MIDDLE = Spec("middle", "25,0.5,0.04,0.002", 8, 64, True)
 SMALL = Spec("small", "40,1.0,0.08,0.004", 4, 32, False)
 SPECS = (FAST, MIDDLE, SMALL)
+KV_LEASE_S = 6  # a producer's; 30 by default
+PRODUCER = Spec("producer", "15,0.3,0.02,0.001", 8, 256, True, "kv_producer")
+CONSUMER = Spec("consumer", "15,0.3,0.02,0.001", 2, 128, True, "kv_consumer")
 
 
 def free_port() -> int:
@@ -131,6 +135,15 @@ class VllmWorker(Process):
             "--scheduler-cls": "paced.PacedScheduler",
         }
         switches = ["--enforce-eager", "--no-enable-prefix-caching", "--no-async-scheduling"]
+        if spec.kv_role:
+            flags["--kv-transfer-config"] = json.dumps(
+                {
+                    "kv_connector": "NixlConnector",
+                    "kv_role": spec.kv_role,
+                    "kv_buffer_device": "cpu",
+                    "kv_connector_extra_config": {"kv_lease_duration": KV_LEASE_S},
+                }
+            )
         pairs = [text for pair in flags.items() for text in pair]
         command = [python, "-m", "vllm.entrypoints.openai.api_server", *pairs, *switches]
         command.append("--disable-uvicorn-access-log")
@@ -147,6 +160,8 @@ def _worker_environment(spec: Spec, folder: Path) -> dict[str, str]:
         "VLLM_CPU_CI_ENV": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
         "VLLM_CACHE_ROOT": str(folder / "cache"),
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
