@@ -46,6 +46,25 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     assert given.http.trusted_hints == ("priority",)
 
 
+def test_prefill_workers_have_the_same_options(tmp_path: Path) -> None:
+    settings = merged(None, ["http://h:1"], {}, NO_HTTP, ["http://p:1,slots=8,name=p"])
+    assert [(worker.name, worker.role, worker.batch_slots) for worker in settings.prefill] == [("p", "prefill", 8)]
+    assert [worker.role for worker in settings.workers] == ["both"]
+    path = tmp_path / "fleet.yaml"
+    path.write_text("workers: [http://h:1, {url: http://h:2, role: prefill}]\nprefill: [http://p:1]\nkv_lease_s: 12\n")
+    read = merged(path, [], {}, NO_HTTP)
+    assert [worker.url for worker in read.workers] == ["http://h:1"]
+    assert [(worker.url, worker.role) for worker in read.prefill] == [
+        ("http://h:2", "prefill"),
+        ("http://p:1", "prefill"),
+    ]
+    assert read.kv_lease_s == 12.0
+    with pytest.raises(ConfigError, match="given twice"):
+        merged(None, ["http://h:1"], {}, NO_HTTP, ["http://h:1,name=p"])
+    with pytest.raises(ConfigError, match="--prefill http://p: 'slots' is not"):
+        merged(None, ["http://h:1"], {}, NO_HTTP, ["http://p,slots"])
+
+
 @pytest.mark.parametrize(
     "arguments", [[], ["--worker", "http://h", "--host", "0.0.0.0"], ["--worker", "http://h", "--trust", "me"]]
 )

@@ -53,6 +53,19 @@ async def test_workers_come_and_go(watched, fleet):
     assert watched.reports == []
 
 
+async def test_prefill_workers_come_and_go(watched, fleet):
+    await watched.write("workers: ['http://a:8000']\nprefill: ['http://p:8000', {url: 'http://q:8000', name: q}]")
+    assert fleet.calls[1:] == [
+        ("add", {"url": "http://p:8000", "role": "prefill"}),
+        ("add", {"url": "http://q:8000", "name": "q", "role": "prefill"}),
+    ]
+    fleet.calls.clear()
+    await watched.write("workers: ['http://a:8000', 'http://p:8000']")
+    assert fleet.calls == [("remove", "q", False), ("remove", "p:8000", False), ("add", {"url": "http://p:8000"})]
+    await watched.write("workers: ['http://a:8000']\nprefill: {url: 'http://p:8000'}")
+    assert "expected a list under `prefill:`" in watched.reports[-1]
+
+
 async def test_an_unchanged_file_is_not_read_again(watched, fleet):
     await watched.write("workers: ['http://a:8000']")
     assert not await watched.watcher.look()

@@ -42,9 +42,9 @@ FAST = Spec("fast", "15,0.3,0.02,0.001", 16, 256, True)
 MIDDLE = Spec("middle", "25,0.5,0.04,0.002", 8, 64, True)
 SMALL = Spec("small", "40,1.0,0.08,0.004", 4, 32, False)
 SPECS = (FAST, MIDDLE, SMALL)
-KV_LEASE_S = 6  # a producer's; 30 by default
+KV_LEASE_S = 10  # a producer's; 30 by default
 PRODUCER = Spec("producer", "15,0.3,0.02,0.001", 8, 256, True, "kv_producer")
-CONSUMER = Spec("consumer", "15,0.3,0.02,0.001", 2, 128, True, "kv_consumer")
+CONSUMER = Spec("consumer", "15,0.3,0.02,0.001", 4, 200, True, "kv_consumer")
 
 
 def free_port() -> int:

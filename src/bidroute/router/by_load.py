@@ -21,6 +21,12 @@ def choose_by_load(ticket: Ticket, workers: Iterable[Worker], fleet: Fleet) -> W
     )
 
 
+def least_busy(workers: Iterable[Worker], fleet: Fleet, model: str) -> Worker | None:
+    """The worker for a request that takes no place in a batch, such as an embedding; None where no worker takes any."""
+    able = [worker for worker in workers if worker.accepts() and worker.serves(model)]
+    return min(able, key=lambda worker: fleet.open_leases[worker.device] / worker.batch_slots, default=None)
+
+
 def _holds(worker: Worker, ticket: Ticket) -> bool:
     return worker.usable_kv_tokens > ticket.prompt_tokens
 

@@ -32,10 +32,9 @@ from bidroute.router.state import (
     RouterState,
     WorkerState,
     count_waits,
-    device_prices,
 )
 from bidroute.router.tickets import Ticket
-from bidroute.router.worker_states import prefill_worker_state, worker_status
+from bidroute.router.worker_states import decode_worker_state, prefill_worker_state
 from bidroute.router.workers import BOTH, DECODE, PREFILL, Worker
 
 log = logging.getLogger("bidroute.router")
@@ -308,7 +307,10 @@ class LiveFleet:
         dispatcher, now_s = self.dispatcher, self.dispatcher.clock()
         prices = dispatcher.policy.prices()
         prefill = dispatcher.prefill.pool
-        workers = [self._worker_state(worker, prices) for worker in dispatcher.workers.values()]
+        workers = [
+            decode_worker_state(worker, dispatcher.controller.state.fleet, prices, self._role)
+            for worker in dispatcher.workers.values()
+        ]
         workers += [prefill_worker_state(load, now_s) for load in prefill.loads.values()]
         joining = [
             WorkerState(name, "", status="joining", role=PREFILL if name in prefill.expected else self._role)
@@ -343,32 +345,6 @@ class LiveFleet:
             held=dispatcher.held if len(waits) else {},
             for_prefill=len(dispatcher.room.for_prefill),
             prefilled=dispatcher.prefill.waiting_prefilled(),
-        )
-
-    def _worker_state(self, worker: Worker, prices: Any) -> WorkerState:
-        fleet, g = self.dispatcher.controller.state.fleet, worker.device
-        slots, kv_tokens = int(fleet.batch_slots[g]), int(fleet.kv_tokens[g])
-        slot_price, kv_price = device_prices(prices, g, slots, kv_tokens)
-        leases = int(fleet.open_leases[g])
-        return WorkerState(
-            name=worker.name,
-            url=worker.url,
-            status=worker_status(worker),
-            breaker=worker.breaker.state.value,
-            kind=worker.kind,
-            models=sorted(worker.models or ()),
-            leases=leases,
-            slots_used=leases,
-            slots_total=slots,
-            kv_used=float(fleet.kv_tokens_used[g] + fleet.kv_tokens_pending[g]),
-            kv_total=kv_tokens,
-            period_s=float(fleet.period_s[g]),
-            engine_waiting=worker.engine_waiting,
-            preemptions=worker.preemptions,
-            output_tokens_per_s=worker.output_tokens_per_s,
-            slot_price=slot_price,
-            kv_price=kv_price,
-            role=self._role,
         )
 
     @property

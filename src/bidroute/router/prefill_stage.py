@@ -26,8 +26,8 @@ log = logging.getLogger("bidroute.router")
 AHEAD_SHARE = 0.25  # of the KV's time: what the decode fleet takes in it may be prefilled ahead
 FREE_SHARE = 0.25  # of what looks free on decode workers, while prefilled requests wait: the policy keeps it for others
 LEAST_AHEAD = 1.0  # requests: the next place to become free should not wait for a prefill
-URGENT_SHARE = 2.0 / 3.0  # of the KV's time: from then on the request takes the next room, whatever the policy says
-LAST_SHARE = 0.9  # of the KV's time: from then on it is too late to begin to fetch it
+URGENT_SHARE = 0.6  # of the KV's time: from then on the request takes the next room, whatever the policy says
+LAST_SHARE = 0.8  # of the KV's time: from then on it is too late: to begin to fetch takes time as well
 LOOKED_AT = 16  # of those in line, where the first finds no room: others may be for other workers
 
 

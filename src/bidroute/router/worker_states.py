@@ -1,10 +1,12 @@
-"""Workers as the page and the metrics show them, as far as prices have no part in it."""
+"""Workers as the page and the metrics show them."""
 
 from __future__ import annotations
 
+from bidroute.core.fleet import Fleet
+from bidroute.pricing.prices import PriceSnapshot
 from bidroute.router.breaker import BreakerState
 from bidroute.router.prefill_pool import LeaseStage, PrefillLoad
-from bidroute.router.state import WorkerState
+from bidroute.router.state import WorkerState, device_prices
 from bidroute.router.workers import PREFILL, Worker
 
 
@@ -13,6 +15,33 @@ def worker_status(worker: Worker) -> str:
     if worker.draining:
         return "draining"
     return "down" if worker.breaker.state is BreakerState.OPEN else "ready"
+
+
+def decode_worker_state(worker: Worker, fleet: Fleet, prices: PriceSnapshot | None, role: str) -> WorkerState:
+    """A worker of the policy's fleet, by the ledger, with its prices."""
+    g, leases = worker.device, int(fleet.open_leases[worker.device])
+    slots, kv_tokens = int(fleet.batch_slots[g]), int(fleet.kv_tokens[g])
+    slot_price, kv_price = device_prices(prices, g, slots, kv_tokens)
+    return WorkerState(
+        name=worker.name,
+        url=worker.url,
+        status=worker_status(worker),
+        breaker=worker.breaker.state.value,
+        kind=worker.kind,
+        models=sorted(worker.models or ()),
+        leases=leases,
+        slots_used=leases,
+        slots_total=slots,
+        kv_used=float(fleet.kv_tokens_used[g] + fleet.kv_tokens_pending[g]),
+        kv_total=kv_tokens,
+        period_s=float(fleet.period_s[g]),
+        engine_waiting=worker.engine_waiting,
+        preemptions=worker.preemptions,
+        output_tokens_per_s=worker.output_tokens_per_s,
+        slot_price=slot_price,
+        kv_price=kv_price,
+        role=role,
+    )
 
 
 def prefill_worker_state(load: PrefillLoad, now_s: float) -> WorkerState:
