@@ -104,6 +104,11 @@ def test_gauges_follow_the_state():
     assert value(metrics, "price_now", worker="h100-a", resource="slot") == prices[0]
     assert value(metrics, "price_ahead", worker="h100-a", resource="slot") == pytest.approx(sum(prices) / len(prices))
     assert value(metrics, "policy_info", policy="bid_price") == 1
+    assert value(metrics, "worker_role", worker="l40s", role="decode") == 1
+    assert value(metrics, "worker_role", worker="p-l4", role="prefill") == 1
+    assert value(metrics, "prefill_tokens", worker="p-l4") == 5_120
+    assert value(metrics, "prefill_tokens_per_second", worker="p-l4") == 11_800
+    assert (value(metrics, "prefill_queue_length"), value(metrics, "prefilled_waiting")) == (31, 56)
 
 
 def test_workers_that_left_leave_the_gauges():
@@ -120,7 +125,7 @@ def test_workers_that_left_leave_the_gauges():
 def test_labels_come_from_fixed_sets_and_worker_names():
     metrics = busy_metrics()
     labels = {label for _, pairs in samples(metrics) for label, _ in pairs}
-    expected = {"worker", "reason", "outcome", "status", "failure", "resource", "term", "policy", "le"}
+    expected = {"worker", "role", "reason", "outcome", "status", "failure", "resource", "term", "policy", "le"}
     assert labels <= expected
 
 
@@ -136,6 +141,10 @@ def busy_metrics():
     metrics.retried(Failure.BACK_PRESSURE)
     metrics.preempted("w", 1)
     metrics.scrape_failed("w")
+    metrics.prefill_sent(0.1)
+    metrics.prefilled("p", 0.2)
+    metrics.handed_over(0.3)
+    metrics.prefilled_again("lease")
     return metrics
 
 

@@ -81,7 +81,7 @@ async def _check_what_it_shows(page):
     assert "down · breaker open" in workers
     assert "1 queued in the engine" in workers
     assert "prefill, ready · 5120 prompt tokens to do" in workers
-    assert "31 for prefill · 56 prefilled" in await page.run(text_of("#oldest"))
+    assert "31 for prefill · 56 prefilled" in await page.run(text_of("#halves"))
     assert "136 / 168" in (await page.run(text_of("#tiles"))).replace("\n", " ")  # without the prefill worker's
     assert await page.run("document.querySelectorAll('#workers svg path').length") == 5 * 2 * 2
     assert await page.run(text_of("#waiting")) == "87"

@@ -155,11 +155,12 @@ async def test_kv_that_would_come_too_late_is_never_sent(pair: Pair) -> None:
     first = ticket.prefill
     pair.pass_time(LAST_SHARE * LEASE_S + 0.1)
     assert stage(ticket) is None
-    assert await pair.sent(ticket) == "p"
     assert first is not None
     assert first.stage is LeaseStage.ABANDONED  # it occupies the worker still
-    pair.dispatcher.prefilled(ticket, PARAMS, None)
+    assert await pair.sent(ticket) is None  # the next time it waits until somebody would take it
     pair.dispatcher.finished(others[0], None, 3)
+    assert await pair.sent(ticket) == "p"
+    pair.dispatcher.prefilled(ticket, PARAMS, None)
     assert await pair.where(ticket) == "a"
     assert ticket.prefill is not first
     assert 'prefilled_again_total{reason="lease"} 1.0' in pair.dispatcher.metrics.render().decode()

@@ -131,7 +131,7 @@ class PrefillStage:
         while self._line:
             entry = self._line[0]
             ticket = self._room.for_prefill.get(entry[2])
-            if ticket is not None and not self._decode_keeps_up(ticket.prompt_tokens):
+            if ticket is not None and not self._decode_keeps_up(ticket):
                 self.held_by = "decode"
                 break
             heapq.heappop(self._line)
@@ -159,11 +159,11 @@ class PrefillStage:
         self._room.release_for_prefill(ticket, load.worker)
         return ticket.prefill
 
-    def _decode_keeps_up(self, prompt_tokens: int) -> bool:
-        """Whether one more prefilled prompt would be taken well before its KV is given up.
+    def _decode_keeps_up(self, ticket: Ticket) -> bool:
+        """Whether this prompt, once prefilled, would be taken well before its KV is given up.
 
         What is on its way (being prefilled, or waiting with its KV) must not exceed what decode workers have free plus
-        what they take in a share of the KV's time.
+        what they take in a share of the KV's time, or one request. Who has waited in vain before gets no such chance.
         """
         controller = self._roster.started
         if controller is None or not len(controller.state.fleet.active):
@@ -177,9 +177,10 @@ class PrefillStage:
         free_tokens = int((fleet.kv_tokens[g] - used_tokens).clip(0).sum())
         usable = FREE_SHARE if ways[1][0] else 1.0
         drained, drained_tokens = (AHEAD_SHARE * self.pool.lease_s * rate for rate in self._drain.per_s(self._clock()))
-        if requests + 0.5 > usable * free_slots + max(drained, LEAST_AHEAD):  # rounded: half a request is one
+        least = 0.0 if ticket.kv_ran_out else LEAST_AHEAD
+        if requests + 0.5 > usable * free_slots + max(drained, least):  # rounded: half a request is one
             return False
-        return not requests or tokens + prompt_tokens <= usable * free_tokens + drained_tokens
+        return not requests or tokens + ticket.prompt_tokens <= usable * free_tokens + drained_tokens
 
     # --- the prefill's end -------------------------------------------------------------------------------------------
 
@@ -234,6 +235,7 @@ class PrefillStage:
         for ticket, lease in self._waiting():
             waited_s = now_s - lease.prefilled_s
             if waited_s > LAST_SHARE * lease_s:
+                ticket.kv_ran_out = True
                 self._take_back(ticket, lease, LeaseStage.ABANDONED, "lease")
             elif waited_s > URGENT_SHARE * lease_s:
                 self._room.hurry(ticket)

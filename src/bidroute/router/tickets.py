@@ -69,7 +69,8 @@ class Ticket:
 
     `output_tokens` were seen so far in this attempt, `started_s` is when the first one came, `failure` how it ended.
     `release` is done with the worker, or with a RefusedError, as soon as that is known. Where prefill workers are
-    used, `prefill` is the lease of its prompt there, and `prefill_tried` are those tried.
+    used, `prefill` is the lease of its prompt there, and `prefill_tried` are those tried; `kv_ran_out` where it
+    had to be given up because no decode worker took it in time.
     """
 
     id: int
@@ -85,6 +86,7 @@ class Ticket:
     release: asyncio.Future[Worker] | None = None
     prefill: PrefillLease | None = None
     prefill_tried: tuple[str, ...] = ()
+    kv_ran_out: bool = False
 
     def let_go_prefill(self) -> None:
         """It needs its prefill no more."""
