@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -278,3 +280,43 @@ async def test_a_prefill_worker_that_is_restarted_has_lost_its_kv() -> None:
         await p.start()
         assert await ended(router, first + second) == ["whole"] * 2
         assert recomputed(a) == 0
+
+
+async def test_no_lease_is_left_whatever_breaks() -> None:
+    """Workers of both kinds fail, hang, die and come back, and clients leave at random."""
+    chance = random.Random(7)
+    decode = await start(*(LiveWorker(name, batch_slots=4) for name in "abc"))
+    prefill = await start(*(LiveWorker(name, kv_lease_s=3.0) for name in "pq"))
+    http = {"first_byte_timeout_s": 0.6, "stall_timeout_s": 0.6, "answer_timeout_s": 3.0, "max_attempts": 5}
+    async with routed(decode, prefill, kv_lease_s=3.0, http=http) as router:
+        await joined(router, *"abcpq")
+        asked = []
+        for turn in range(160):
+            leave: dict[str, Any] = {"leave_s": chance.uniform(0.01, 0.5)} if chance.random() < 0.3 else {}
+            stream, tokens = chance.random() < 0.7, chance.randint(1, 12)
+            asked += ask(router, 1, tokens, stream=stream, prompt_tokens=chance.randint(1, 300), **leave)
+            await asyncio.sleep(0.03)
+            if turn % 16 == 8:
+                await break_something(chance.choice([*decode, *prefill]), chance)
+        for worker in (*decode, *prefill):
+            if worker.up:
+                worker.fault("none")
+            else:
+                await worker.start()
+        outcomes = [await client for client in asked]
+        await until(lambda: not leaks(router.dispatcher))
+        await until(lambda: held(router) == 0)
+        kinds = Counter(outcome.kind for outcome in outcomes)
+        assert all(outcome.in_order for outcome in outcomes)
+        assert kinds["wrong"] == 0
+        assert kinds["whole"] > 80
+        await until(lambda: all(worker.app.engine.kv_usage == 0 for worker in (*decode, *prefill)))
+
+
+async def break_something(worker: LiveWorker, chance: random.Random) -> None:
+    if not worker.up:
+        await worker.start()
+    elif (kind := chance.choice(["kill", "hang", "error", "drop", "slow", "none"])) == "kill":
+        await worker.kill()
+    else:
+        worker.fault(kind, **({"count": 4} if kind in ("error", "drop") else {}))
