@@ -231,7 +231,7 @@ async def test_a_prefill_worker_is_given_no_more_than_it_can_begin_with_and_hold
     pool.send(load, AT_ONCE_TOKENS - 10)
     assert load.has_room(10)
     assert not load.has_room(20)  # what it can take into its next iterations
-    assert not pair.dispatcher.prefill.is_idle("p")
+    assert load.to_do_tokens == AT_ONCE_TOKENS - 10
 
 
 async def test_no_more_is_prefilled_than_decode_workers_take_in_time(pair: Pair) -> None:
@@ -305,6 +305,38 @@ async def test_kv_is_made_anew_where_a_decode_worker_may_have_fetched_it(pair: P
     assert pair.leases() == 0
     pair.pass_time(LEASE_S)
     assert pair.counts() == {}
+
+
+async def test_kv_that_is_old_is_not_offered_to_the_next_decode_worker(pair: Pair) -> None:
+    ticket = pair.dispatcher.submit(SPLIT)
+    await pair.prefilled(ticket)
+    assert await pair.where(ticket) == "a"
+    pair.clock.now_s += LAST_SHARE * LEASE_S + 0.1  # so long it took to find that it cannot be reached
+    pair.dispatcher.failed(ticket, Failure.FAULT, "refused", reached=False)
+    pair.dispatcher.retry(ticket)
+    assert await pair.sent(ticket) == "p"
+
+
+async def test_a_loop_that_was_held_up_hands_no_old_kv_over(pair: Pair) -> None:
+    ticket, others = await waiting(pair)
+    pair.clock.now_s += LAST_SHARE * LEASE_S + 0.1  # and no tick came
+    pair.dispatcher.finished(others[0], None, 2)
+    await pair.settle()
+    assert ticket.worker is None
+    assert stage(ticket) is LeaseStage.SENT
+
+
+async def test_a_prefill_that_outlives_its_worker_is_used_in_time_or_not_at_all(pair: Pair) -> None:
+    others = await occupied(pair)
+    ticket = pair.dispatcher.submit(SPLIT)
+    assert await pair.sent(ticket) == "p"
+    pair.dispatcher.prefill.remove_worker("p")
+    pair.dispatcher.prefilled(ticket, PARAMS, None)
+    assert stage(ticket) is LeaseStage.WAITING
+    pair.pass_time(LAST_SHARE * LEASE_S + 0.1)
+    assert stage(ticket) is None
+    pair.dispatcher.finished(others[0], None, 2)
+    assert await pair.where(ticket) == "a"
 
 
 async def test_kv_of_a_worker_that_is_out_is_made_elsewhere(pair: Pair) -> None:

@@ -18,7 +18,7 @@ from bidroute.router.calibration import PromptTokens
 from bidroute.router.metrics import RouterMetrics
 from bidroute.router.off_loop import IDLE_UPDATE_S, Updates
 from bidroute.router.prefill_pool import LeaseStage
-from bidroute.router.prefill_stage import PrefillStage
+from bidroute.router.prefill_stage import LOOK_S, PrefillStage
 from bidroute.router.releases import Releases
 from bidroute.router.roster import Roster
 from bidroute.router.settings import RouterSettings
@@ -90,8 +90,8 @@ class Dispatcher:
         self._fit_capacities()
         if self.room.to_readmit:
             self.room.readmit_some()
-        if self.prefill.on:
-            self.prefill.tick()
+        if self.prefill.busy:
+            self.prefill.look()
         if self.room.waiting:
             self._prompt()
         elif self._roster.started is not None:
@@ -367,6 +367,8 @@ class Dispatcher:
         decoded = not math.isnan(ticket.released_s)
         ticket.worker, ticket.started_s, ticket.output_tokens, ticket.failure = None, math.nan, 0, None
         ticket.released_s = math.nan
+        if ticket.prefill is not None and not self.prefill.in_time(ticket.prefill):
+            ticket.let_go_prefill()
         if ticket.prefill is None and self.prefill.wants(ticket.job):
             self.prefill.retry(ticket, decoded)
         else:
@@ -400,6 +402,8 @@ class Dispatcher:
         if controller is None or not self.room.waiting:
             return
         try:
+            if self.prefill.busy:
+                self.prefill.look(LOOK_S)
             self._releases.by_load(controller)
             now_s = self.clock()
             self._updates.refresh(controller, now_s)

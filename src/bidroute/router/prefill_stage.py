@@ -28,6 +28,7 @@ FREE_SHARE = 0.25  # of what looks free on decode workers, while prefilled reque
 LEAST_AHEAD = 1.0  # requests: the next place to become free should not wait for a prefill
 URGENT_SHARE = 0.6  # of the KV's time: from then on the request takes the next room, whatever the policy says
 LAST_SHARE = 0.8  # of the KV's time: from then on it is too late: to begin to fetch takes time as well
+LOOK_S = 0.2  # a release that comes later than this after the last look looks again first
 LOOKED_AT = 16  # of those in line, where the first finds no room: others may be for other workers
 
 
@@ -54,7 +55,7 @@ class _Drain:
 class PrefillStage:
     """Sends requests to prefill workers, and looks after those whose KV waits there.
 
-    `prompt` is called when decisions are to be made anew. Nothing here costs anything while `on` is False.
+    `prompt` is called when decisions are to be made anew. Nothing here costs anything while `busy` is False.
     """
 
     def __init__(
@@ -77,11 +78,17 @@ class PrefillStage:
         self._line: list[tuple[float, float, int]] = []  # a heap of (−priority, arrival, ticket id); some have left
         self._prefilled: dict[int, Ticket] = {}  # those that wait no more are dropped when they are met
         self._drain = _Drain(lease_s)
+        self._looked_s = clock()
 
     @property
     def on(self) -> bool:
         """Whether there are prefill workers at all, here or to come."""
         return bool(self.pool)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to look after."""
+        return bool(self._prefilled or self.pool)
 
     def wants(self, job: Job) -> bool:
         """Whether this request is prefilled by a prefill worker rather than where it decodes."""
@@ -153,7 +160,6 @@ class PrefillStage:
         if load is None:
             return None
         ticket.prefill = self.pool.send(load, ticket.prompt_tokens)
-        ticket.prefill_tried += (load.worker.name,)
         self.log.sent(ticket, self._clock())
         self._counts.metrics.prefill_sent(self._clock() - ticket.arrival_s)
         self._room.release_for_prefill(ticket, load.worker)
@@ -221,6 +227,7 @@ class PrefillStage:
         ticket.let_go_prefill()
         self.log.failed(ticket, failure)
         worker, now_s = lease.worker, self._clock()
+        ticket.prefill_tried += (worker.name,)
         self._counts.metrics.failed(worker.name, failure)
         if failure is Failure.BACK_PRESSURE:
             worker.pressed(now_s, lease.load.requests[LeaseStage.SENT])
@@ -229,17 +236,28 @@ class PrefillStage:
 
     # --- time passes -------------------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Let requests go first whose KV's time runs out, and prefill those again for which it is too late."""
+    def in_time(self, lease: PrefillLease) -> bool:
+        """Whether its KV may still be fetched."""
+        return self._clock() - lease.prefilled_s <= LAST_SHARE * self.pool.lease_s
+
+    def look(self, at_least_every_s: float = 0.0) -> None:
+        """Let requests go first whose KV's time runs out, and prefill those again for which it is too late.
+
+        To be called all the time; nothing is done where the last look was less than so long ago.
+        """
         now_s, lease_s = self._clock(), self.pool.lease_s
+        if now_s - self._looked_s < at_least_every_s:
+            return
+        self._looked_s = now_s
         for ticket, lease in self._waiting():
             waited_s = now_s - lease.prefilled_s
-            if waited_s > LAST_SHARE * lease_s:
+            if not self.in_time(lease):
                 ticket.kv_ran_out = True
                 self._take_back(ticket, lease, LeaseStage.ABANDONED, "lease")
             elif waited_s > URGENT_SHARE * lease_s:
                 self._room.hurry(ticket)
         self.pool.expire()
+        self._go_on_without()
 
     def _waiting(self) -> list[tuple[Ticket, PrefillLease]]:
         """Who waits for a decode worker with KV ready."""
@@ -305,11 +323,6 @@ class PrefillStage:
                 self._room.enter_unprefilled(ticket)
             self._room.readmit()
             self._prompt()
-
-    def is_idle(self, name: str) -> bool:
-        """Whether it has nothing to do and holds no KV."""
-        load = self.load(name)
-        return not load.to_do_tokens and not load.held_tokens
 
     def worker_alive(self, worker: Worker) -> None:
         """It answered a scrape: an open breaker may now be half open."""
