@@ -387,8 +387,11 @@ class Dispatcher:
     def _end(self, ticket: Ticket, keeps_prefill: bool = False) -> Worker | None:
         """Forget the ticket; its worker, or None when its lease was closed already."""
         self.tickets.pop(ticket.id, None)
-        if ticket.prefill is not None and not keeps_prefill:
-            ticket.let_go_prefill()
+        if ticket.prefill is not None:
+            if ticket.worker is not None:
+                self.prefill.ended(ticket.prefill)
+            if not keeps_prefill:
+                ticket.let_go_prefill()
         self._reported.pop(ticket.id, None)
         worker, ticket.worker = ticket.worker, None
         return worker

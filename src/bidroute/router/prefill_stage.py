@@ -23,7 +23,7 @@ from bidroute.router.workers import Worker
 
 log = logging.getLogger("bidroute.router")
 
-AHEAD_SHARE = 0.25  # of the KV's time: what the decode fleet takes in it may be prefilled ahead
+AHEAD_SHARE = 0.25  # of the KV's time: what decode workers have ended in it lately may be prefilled ahead
 FREE_SHARE = 0.25  # of what looks free on decode workers, while prefilled requests wait: the policy keeps it for others
 LEAST_AHEAD = 1.0  # requests: the next place to become free should not wait for a prefill
 URGENT_SHARE = 0.6  # of the KV's time: from then on the request takes the next room, whatever the policy says
@@ -32,8 +32,8 @@ LOOK_S = 0.2  # a release that comes later than this after the last look looks a
 LOOKED_AT = 16  # of those in line, where the first finds no room: others may be for other workers
 
 
-class _Drain:
-    """How fast decode workers take what was prefilled: requests and prompt tokens a second, of the last `memory_s`."""
+class _Freed:
+    """How many requests, with how many prompt tokens, have left decode workers in about the last `memory_s`."""
 
     def __init__(self, memory_s: float) -> None:
         self._memory_s = memory_s
@@ -41,13 +41,13 @@ class _Drain:
         self._tokens = 0.0
         self._at_s = 0.0
 
-    def taken(self, now_s: float, tokens: int) -> None:
-        requests_per_s, tokens_per_s = self.per_s(now_s)
+    def add(self, now_s: float, tokens: int) -> None:
+        self._requests, self._tokens = self.lately(now_s)
+        self._requests += 1.0
+        self._tokens += tokens
         self._at_s = now_s
-        self._requests = requests_per_s + 1.0 / self._memory_s
-        self._tokens = tokens_per_s + tokens / self._memory_s
 
-    def per_s(self, now_s: float) -> tuple[float, float]:
+    def lately(self, now_s: float) -> tuple[float, float]:
         keep = math.exp(-max(now_s - self._at_s, 0.0) / self._memory_s)
         return self._requests * keep, self._tokens * keep
 
@@ -77,7 +77,7 @@ class PrefillStage:
         self._prompt = prompt
         self._line: list[tuple[float, float, int]] = []  # a heap of (−priority, arrival, ticket id); some have left
         self._prefilled: dict[int, Ticket] = {}  # those that wait no more are dropped when they are met
-        self._drain = _Drain(lease_s)
+        self._freed = _Freed(AHEAD_SHARE * lease_s)
         self._looked_s = clock()
 
     @property
@@ -169,7 +169,8 @@ class PrefillStage:
         """Whether this prompt, once prefilled, would be taken well before its KV is given up.
 
         What is on its way (being prefilled, or waiting with its KV) must not exceed what decode workers have free plus
-        what they take in a share of the KV's time, or one request. Who has waited in vain before gets no such chance.
+        what they become free of in a share of the KV's time, or one request. That one is not granted to a request that
+        has waited in vain before.
         """
         controller = self._roster.started
         if controller is None or not len(controller.state.fleet.active):
@@ -182,11 +183,11 @@ class PrefillStage:
         used_tokens = fleet.kv_tokens_used[g] + fleet.kv_tokens_pending[g]
         free_tokens = int((fleet.kv_tokens[g] - used_tokens).clip(0).sum())
         usable = FREE_SHARE if ways[1][0] else 1.0
-        drained, drained_tokens = (AHEAD_SHARE * self.pool.lease_s * rate for rate in self._drain.per_s(self._clock()))
+        freed, freed_tokens = self._freed.lately(self._clock())
         least = 0.0 if ticket.kv_ran_out else LEAST_AHEAD
-        if requests + 0.5 > usable * free_slots + max(drained, least):  # rounded: half a request is one
+        if requests + 0.5 > usable * free_slots + max(freed, least):  # rounded: half a request is one
             return False
-        return not requests or tokens + ticket.prompt_tokens <= usable * free_tokens + drained_tokens
+        return not requests or tokens + ticket.prompt_tokens <= usable * free_tokens + freed_tokens
 
     # --- the prefill's end -------------------------------------------------------------------------------------------
 
@@ -216,9 +217,12 @@ class PrefillStage:
         lease = ticket.prefill
         assert lease is not None
         lease.become(LeaseStage.HANDED)
-        self._drain.taken(ticket.released_s, lease.tokens)
         self._counts.metrics.handed_over(ticket.released_s - lease.prefilled_s)
         self.log.handed_over(ticket, ticket.released_s)
+
+    def ended(self, lease: PrefillLease) -> None:
+        """A request has left its decode worker, which has room for another."""
+        self._freed.add(self._clock(), lease.tokens)
 
     def failed(self, ticket: Ticket, failure: Failure, detail: str) -> None:
         """Its prefill worker did not serve it."""
