@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from bidroute.core.devices import Device
-from bidroute.core.fleet import PERIOD_SMOOTHING, Fleet, LeaseState, Status
+from bidroute.core.fleet import Fleet, LeaseState, Status
 from bidroute.core.requests import Request
 from bidroute.errors import ConfigError, LedgerError
 
@@ -156,7 +156,7 @@ def test_the_period_is_a_running_mean_of_iterations() -> None:
     f = fleet()
     before = f.period_s[0]
     f.advance(0, 1, 1.0)
-    assert f.period_s[0] == pytest.approx((1 - PERIOD_SMOOTHING) * before + PERIOD_SMOOTHING)
+    assert before < f.period_s[0] < 1.0
     f.advance(0, 10_000, 5000.0)
     assert f.period_s[0] == pytest.approx(0.5)
     assert f.ledgers[0].periods == 10_001

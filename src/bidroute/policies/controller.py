@@ -51,8 +51,9 @@ class Controller:
         if request.id in self.state.fleet:
             raise LedgerError(f"request {request.id} has an open lease already; ids must be unique")
         prediction = self.predictor.predict(request)
-        self._refuse_what_never_fits(request, self._peak_tokens(request, prediction.exact_tokens))
-        self.state.queue.add(request, prediction.length_class, prediction.exact_tokens)
+        exact_tokens = request.exact_tokens or prediction.exact_tokens
+        self._refuse_what_never_fits(request, self._peak_tokens(request, exact_tokens))
+        self.state.queue.add(request, prediction.length_class, exact_tokens)
         self.policy.request_arrived(now_s, request, prediction.length_class)
 
     def _refuse_what_never_fits(self, request: Request, peak_tokens: int) -> None:

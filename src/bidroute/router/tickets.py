@@ -43,8 +43,9 @@ class Job:
     """A client's request as the router needs to know it.
 
     `prompt_bytes` are bytes of prompt text, from which tokens are estimated; `prompt_tokens` is their number where
-    the body has token ids. `choices` is the body's `n`. SLOs and the `deadline_s`, the longest wait in the router,
-    count from the arrival, in seconds. `request_id` is what the client knows it by.
+    the body has token ids; `exact_tokens` > 0 is the output length where the body fixes it. `choices` is the body's
+    `n`. SLOs and the `deadline_s`, the longest wait in the router, count from the arrival, in seconds. `request_id` is
+    what the client knows it by.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Job:
     prompt_tokens: int | None = None
     max_tokens: int | None = None
     choices: int = 1
+    exact_tokens: int = 0
     priority: float = 0.0
     ttft_slo_s: float = math.inf
     e2e_slo_s: float = math.inf

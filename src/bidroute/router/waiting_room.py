@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
+from bidroute.core.fleet import Fleet
 from bidroute.core.requests import Request
 from bidroute.errors import NeverFitsError
 from bidroute.router.roster import Roster
@@ -110,7 +111,7 @@ class WaitingRoom:
             self.apart[ticket.id] = ticket
             return
         try:
-            controller.enqueue(self._clock(), _request(ticket))
+            controller.enqueue(self._clock(), _request(ticket, controller.state.fleet))
         except NeverFitsError:  # by what a predictor is certain of
             self.apart[ticket.id] = ticket
 
@@ -162,8 +163,10 @@ class WaitingRoom:
             self.by_load[ticket_id] = self._tickets[ticket_id]
 
 
-def _request(ticket: Ticket) -> Request:
+def _request(ticket: Ticket, fleet: Fleet) -> Request:
     job = ticket.job
+    # An engine cuts what its model is too short for; then the length is not what the body says.
+    exact_tokens = job.exact_tokens if fleet.fits(ticket.prompt_tokens + job.exact_tokens) else 0
     return Request(
         ticket.id,
         ticket.arrival_s,
@@ -174,4 +177,5 @@ def _request(ticket: Ticket) -> Request:
         job.tenant,
         job.ttft_slo_s,
         job.e2e_slo_s,
+        exact_tokens,
     )
