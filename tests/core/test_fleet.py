@@ -61,6 +61,20 @@ def test_progress_counts_where_the_request_stands() -> None:
         f.progress(1, -1)
 
 
+def test_a_prompt_that_is_estimated_anew_counts_as_that_from_then_on() -> None:
+    f = fleet()
+    f.open(Request(1, 0.0, 10), 0, 0)
+    f.reestimate(1, 30)
+    assert totals(f, 0) == (1, 1, 0, 31, 30)
+    f.start(1, prefilled=True)
+    f.reestimate(1, 20)
+    assert totals(f, 0) == (1, 0, 21, 0, 0)
+    with pytest.raises(LedgerError, match="request 1: -1 prompt tokens; expected 0 or more"):
+        f.reestimate(1, -1)
+    with pytest.raises(LedgerError, match="request 2 has no open lease"):
+        f.reestimate(2, 5)
+
+
 def test_a_lease_opens_once_and_closes_once() -> None:
     f = fleet()
     f.open(Request(1, 0.0, 10), 0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from bidroute.router.calibration import TOLD_CAUTION
 from bidroute.router.dispatcher import Dispatcher
 from bidroute.router.tickets import Job, Ticket
 from bidroute.router.workers import Worker
@@ -24,6 +25,7 @@ class Bench:
 
     def __init__(self, dispatcher: Dispatcher, clock: Clock) -> None:
         self.dispatcher, self.clock = dispatcher, clock
+        dispatcher.estimates.told({"m"}, 0.25 / TOLD_CAUTION)  # four bytes a token
 
     def worker(self, name: str, slots: int = 2, kv_tokens: int = 1000) -> Worker:
         worker = Worker(name, f"http://{name}", batch_slots=slots, kv_tokens=kv_tokens)

@@ -23,7 +23,7 @@ async def test_a_request_goes_where_there_is_room_and_waits_where_there_is_none(
     assert bench.dispatcher.controller.state.fleet.ledgers[0].decoded_tokens.tolist() == [20]
     bench.dispatcher.finished(first, 90, 20)
     assert await bench.where(second) == "a"
-    assert bench.dispatcher.prompt_tokens.estimate("m", 400) < 100
+    assert bench.dispatcher.estimates.rates.estimate("m", 400) < 100
 
 
 @pytest.mark.parametrize("policy", ["bid_price", "fifo+safety", "round_robin", "join_shortest_queue"])

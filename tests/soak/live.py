@@ -113,12 +113,17 @@ class Routed:
         *,
         stream: bool = True,
         prompt_tokens: int = 20,
+        text: str | None = None,
         leave_after: int | None = None,
         leave_s: float | None = None,
         request_id: str | None = None,
     ) -> Outcome:
-        """One completion of exactly so many tokens; the client leaves after so many of them, or so much time."""
-        body = {"prompt": [1] * prompt_tokens, "max_tokens": tokens, "ignore_eos": True, "stream": stream}
+        """One completion of exactly so many tokens, of a prompt of so many ids, or of this text.
+
+        The client leaves after so many of them, or so much time.
+        """
+        prompt = [1] * prompt_tokens if text is None else text
+        body = {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "stream": stream}
         headers = {"x-request-id": request_id} if request_id else {}
         got = _Received()
         try:

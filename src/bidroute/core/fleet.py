@@ -101,6 +101,16 @@ class Fleet:
         device, row, _, state = self._read(request_id)
         self._change(device, row, decoded_tokens, state)
 
+    def reestimate(self, request_id: int, prompt_tokens: int) -> None:
+        """The prompt is now believed to have `prompt_tokens`, for hosts that only estimate it."""
+        if prompt_tokens < 0:
+            raise LedgerError(f"request {request_id}: {prompt_tokens} prompt tokens; expected 0 or more")
+        device, position = self.locate(request_id)
+        row = int(self.pool.offset[device]) + position
+        count_row(self.pool.columns, self.totals, device, row, -1)
+        self.pool.columns[1, row] = prompt_tokens
+        count_row(self.pool.columns, self.totals, device, row, 1)
+
     def advance(self, device: int, periods: int, duration_s: float) -> None:
         """`periods` decode iterations passed on a device in `duration_s`: every decoding lease has as many more."""
         ledger, pool = self._present(device), self.pool

@@ -100,6 +100,13 @@ class Controller:
         """The request has produced this many tokens in all."""
         self.state.fleet.progress(request_id, decoded_tokens)
 
+    def reestimated(self, request_id: int, prompt_tokens: int) -> None:
+        """The prompt, waiting or leased, is now believed to have this many tokens. Unknown ids raise LedgerError."""
+        if request_id in self.state.queue:
+            self.state.queue.reestimate(request_id, prompt_tokens)
+        else:
+            self.state.fleet.reestimate(request_id, prompt_tokens)
+
     def preempted(self, request_id: int) -> None:
         """The engine threw the request out of its batch, back into its own queue."""
         self.state.fleet.preempt(request_id)

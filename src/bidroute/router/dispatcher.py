@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, Policy, PolicySettings, build_policy
-from bidroute.router.calibration import PromptTokens
+from bidroute.router.estimates import Estimates
 from bidroute.router.metrics import RouterMetrics
 from bidroute.router.off_loop import IDLE_UPDATE_S, Updates
 from bidroute.router.releases import Releases
@@ -49,13 +49,13 @@ class Dispatcher:
         self.metrics = metrics or RouterMetrics()
         self.tickets: dict[int, Ticket] = {}
         self.draining = False
-        self.prompt_tokens = PromptTokens()
         self._counts = Counts(self.metrics)
         self.totals = self._counts.totals
         policy = build_policy(settings.policy, PolicySettings(settings.seed, settings.objective))
         self._roster = Roster(policy, build_predictor(settings.lengths))
         self.workers = self._roster.workers
         self.room = WaitingRoom(self._roster, self.tickets, self._counts, clock)
+        self.estimates = Estimates(self._roster, self.room, self.tickets)
         self._releases = Releases(self._roster, self.room, self.tickets, self._counts, clock)
         self.log = self._releases.log
         self._updates = Updates(self.metrics, off_loop=settings.updates_off_loop)
@@ -87,6 +87,7 @@ class Dispatcher:
         self._fit_capacities()
         if self.room.to_readmit:
             self.room.readmit_some()
+        self.estimates.renew_some()
         if self.room.waiting:
             self._prompt()
         elif self._roster.started is not None:
@@ -229,10 +230,7 @@ class Dispatcher:
         known = list(self.workers.values())
         if known and not any(worker.serves(job.model) for worker in known):
             raise RefusedError(404, "model_not_found", f"no worker serves the model {job.model!r}")
-        tokens = job.prompt_tokens
-        if tokens is None:
-            tokens = self.prompt_tokens.estimate(job.model, job.prompt_bytes)
-        ticket = Ticket(next(self._ids), job, self.clock(), tokens)
+        ticket = Ticket(next(self._ids), job, self.clock(), self.estimates.of(job))
         self.room.enter(ticket)
         if len(self.room) <= FEW_WAITING:
             self._prompt()
@@ -249,6 +247,7 @@ class Dispatcher:
         ticket.started_s, ticket.output_tokens = self.clock(), 1
         self._reported[ticket.id] = 1, ticket.started_s
         self.metrics.started(ticket.started_s - ticket.arrival_s)
+        ticket.worker.prompts.processed(ticket.job.prompt_bytes, ticket.job.prompt_tokens)
         self.controller.prefilled(ticket.id, 1)
 
     def progressed(self, ticket: Ticket, tokens: int) -> None:
@@ -265,7 +264,7 @@ class Dispatcher:
         """It ended by itself, with this true usage where the worker said."""
         if not self._runs(ticket):
             return
-        worker = self._end(ticket)
+        worker, silent = self._end(ticket), math.isnan(ticket.started_s)
         now_s, tokens = self.clock(), max(output_tokens or ticket.output_tokens, 1)
         self._counts.finished(ticket, now_s, prompt_tokens or ticket.prompt_tokens, tokens)
         if worker is None:  # it was removed from the fleet, and has ended its request all the same
@@ -273,8 +272,10 @@ class Dispatcher:
         lease = self.controller.finished(now_s, ticket.id, tokens)
         self.metrics.output_predicted(self._roster.mean_tokens(lease.length_class), tokens)
         if prompt_tokens is not None and ticket.job.prompt_tokens is None:
-            self.prompt_tokens.observe(ticket.job.model, ticket.job.prompt_bytes, prompt_tokens)
             self.metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens)
+            self.estimates.learned(ticket.job, prompt_tokens)
+        if silent:  # its answer came whole
+            worker.prompts.processed(ticket.job.prompt_bytes, ticket.job.prompt_tokens)
         if worker.breaker.success():
             log.info("worker %s is back", worker.name)
             worker.joined_s = now_s

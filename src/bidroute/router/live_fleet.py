@@ -89,8 +89,11 @@ class LiveFleet:
         worker, pause_s = Worker(settings.name, settings.url, headers), FIRST_RETRY_S
         while True:
             try:
-                self._equip(worker, settings, await discover(self._session, worker))
+                capacity = await discover(self._session, worker)
+                self._equip(worker, settings, capacity)
                 await self._see_what_runs(worker)
+                if capacity.tokens_per_byte is not None:
+                    self.dispatcher.estimates.told(worker.models, capacity.tokens_per_byte)
                 self.dispatcher.add_worker(worker)
                 break
             except UnreachableError as problem:
@@ -138,6 +141,8 @@ class LiveFleet:
         worker.foreign_slots = (reading.running or 0) + (reading.waiting or 0)
         worker.foreign_kv_tokens = int((reading.kv_usage or 0.0) * worker.kv_tokens)
         self._foreign[worker.name] = worker.foreign_slots, worker.foreign_kv_tokens
+        if reading.prompt_tokens_total is not None:
+            self.dispatcher.estimates.counted(worker, reading.prompt_tokens_total)
 
     # --- watching ---------------------------------------------------------------------------------------------------
 
@@ -152,6 +157,8 @@ class LiveFleet:
         if before is not None:
             self._follow_progress(worker, before[0], reading, now_s - before[1])
         self._see_others(worker, reading)
+        if reading.prompt_tokens_total is not None:
+            self.dispatcher.estimates.counted(worker, reading.prompt_tokens_total)
         estimate = self._estimates.get(worker.name)
         if estimate is not None and estimate.observe(reading) != worker.batch_slots:
             log.info("worker %s: %d slots, as seen", worker.name, estimate.slots)

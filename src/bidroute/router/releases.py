@@ -86,5 +86,6 @@ class Releases:
         self._roster.controller.started(ticket.id, prefilled=False)
         ticket.worker, ticket.released_s = worker, self._clock()
         ticket.attempts.append(worker.name)
+        worker.prompts.sent(ticket.job.model, ticket.job.prompt_bytes, ticket.job.prompt_tokens)
         self._counts.released(ticket, worker)
         self._room.release(ticket, worker)

@@ -125,6 +125,21 @@ class WaitingRoom:
             raise RefusedError(400, "never_fits", reason)
         ticket.prompt_tokens = max(most_tokens, 1)  # an estimate refuses nobody: the worker knows better
 
+    def reestimate(self, ticket: Ticket, prompt_tokens: int) -> None:
+        """Its prompt is now believed to have so many tokens; it waits apart where no worker could run that now.
+
+        Who waits apart already stays there until a `readmit`.
+        """
+        ticket.prompt_tokens = prompt_tokens
+        self._fit_prompt(ticket)
+        if ticket.id in self.apart or ticket.id in self.by_load:
+            return
+        controller = self._roster.controller
+        controller.reestimated(ticket.id, ticket.prompt_tokens)
+        if ticket.prompt_tokens >= controller.state.fleet.largest_kv_tokens:
+            controller.cancelled(ticket.id)
+            self.apart[ticket.id] = ticket
+
     def readmit(self) -> None:
         """Whoever waits apart for want of a worker joins the queue, now and in calls of `readmit_some` to come."""
         self.to_readmit = len(self.apart)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from bidroute.router.breaker import Breaker, BreakerState
+from bidroute.router.calibration import PromptFlow
 
 RAMP_FROM = 0.25  # of a new worker's slots at first
 RAMP_S = 4.0  # seconds until it may use all of them
@@ -44,6 +45,7 @@ class Worker:
     engine_waiting: int = 0
     preemptions: int = 0
     output_tokens_per_s: float = 0.0
+    prompts: PromptFlow = field(default_factory=PromptFlow)
     _care: float = 0.0
     _cared_s: float = 0.0
 

@@ -57,6 +57,7 @@ class WorkerApp:
                 web.post("/v1/completions", self.completions),
                 web.post("/v1/chat/completions", self.chat_completions),
                 web.post("/v1/embeddings", self.embeddings),
+                web.post("/tokenize", self.tokenize),
                 web.get("/v1/models", self.models),
                 web.get("/health", self.health),
                 web.get("/server_info", self.server_info),
@@ -165,6 +166,16 @@ class WorkerApp:
         data = [{"object": "embedding", "index": i, "embedding": EMBEDDING} for i in range(len(texts))]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return _json({"object": "list", "data": data, "model": self.settings.model, "usage": usage})
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        """POST /tokenize, of a prompt or of messages: the ids are made up, their number is as for completions."""
+        try:
+            body = bodies.decode(await request.read(), self.settings)
+            count = bodies.prompt_tokens(body, self.settings, chat=body.messages is not None)
+        except RequestError as problem:
+            return _refusal(problem)
+        limit = self.settings.model_length
+        return _json({"count": count, "max_model_len": limit, "tokens": list(range(count)), "token_strs": None})
 
     async def models(self, _request: web.Request) -> web.Response:
         """GET /v1/models."""

@@ -82,11 +82,11 @@ def generation(body: Body, settings: WorkerSettings, lengths: Random, *, chat: b
         raise _bad(f"n={body.n}; this worker generates one choice per request")
     if body.stream_options is not None and not body.stream:
         raise _bad("Stream options can only be defined when `stream=True`.")
-    prompt_tokens = _chat_tokens(body, settings) if chat else _prompt_tokens(body.prompt, settings)
+    tokens = prompt_tokens(body, settings, chat=chat)
     length = settings.model_length
-    if prompt_tokens >= length:
+    if tokens >= length:
         raise _bad(
-            f"This model's maximum context length is {length} tokens. However, your request has {prompt_tokens} input "
+            f"This model's maximum context length is {length} tokens. However, your request has {tokens} input "
             "tokens. Please reduce the length of the input messages."
         )
     limit = body.max_completion_tokens if chat and body.max_completion_tokens is not None else body.max_tokens
@@ -94,11 +94,16 @@ def generation(body: Body, settings: WorkerSettings, lengths: Random, *, chat: b
         limit = length if chat else COMPLETION_TOKENS
     if limit < 1:
         raise _bad(f"max_tokens must be at least 1, got {limit}.")
-    limit = min(limit, length - prompt_tokens)
+    limit = min(limit, length - tokens)
     drawn = max(_drawn_tokens(settings.output_tokens, lengths), body.min_tokens or 0)
     output_tokens = limit if body.ignore_eos else min(limit, drawn)
     include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    return Generation(prompt_tokens, output_tokens, output_tokens < limit, bool(body.stream), include_usage, chat)
+    return Generation(tokens, output_tokens, output_tokens < limit, bool(body.stream), include_usage, chat)
+
+
+def prompt_tokens(body: Body, settings: WorkerSettings, *, chat: bool) -> int:
+    """Tokens of the messages of a chat, or of a prompt. Raises RequestError."""
+    return _chat_tokens(body, settings) if chat else _prompt_tokens(body.prompt, settings)
 
 
 def text_tokens(text: str, settings: WorkerSettings) -> int:
