@@ -42,7 +42,7 @@ class Chaos:
     async def run(self, **settings: object) -> Report:
         for worker in self.workers:
             await worker.start()
-        async with routed(self.workers, **settings) as router:
+        async with routed(self.workers, **{"hang_timeout_s": 0.8, **settings}) as router:
             breaking = asyncio.create_task(self._break_things(router))
             clients = await self._send(router)
             breaking.cancel()

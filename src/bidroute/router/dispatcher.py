@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, Policy, PolicySettings, build_policy
+from bidroute.router.attempts import HungError
 from bidroute.router.estimates import Estimates
 from bidroute.router.metrics import RouterMetrics
 from bidroute.router.off_loop import IDLE_UPDATE_S, Updates
@@ -151,6 +152,13 @@ class Dispatcher:
             log.warning("worker %s is out: %s", worker.name, detail)
             self._follow(worker)
 
+    def worker_hangs(self, worker: Worker, silent_s: float) -> None:
+        """Its engine stands still: it is out, and its requests end; those that have no byte yet are tried elsewhere."""
+        self.worker_dead(worker, f"its engine has stood still for {silent_s:.1f} s")
+        for ticket in [ticket for ticket in self.tickets.values() if ticket.worker is worker]:
+            if ticket.stop is not None:
+                ticket.stop(HungError(round(silent_s, 1)))
+
     def _follow(self, worker: Worker) -> None:
         """Bring the fleet in line with what the worker may be sent."""
         self._fit_capacities()
@@ -245,6 +253,7 @@ class Dispatcher:
         if ticket.worker is None or not math.isnan(ticket.started_s):
             return
         ticket.started_s, ticket.output_tokens = self.clock(), 1
+        ticket.worker.events_heard += 1
         self._reported[ticket.id] = 1, ticket.started_s
         self.metrics.started(ticket.started_s - ticket.arrival_s)
         ticket.worker.prompts.processed(ticket.job.prompt_bytes, ticket.job.prompt_tokens)
@@ -253,8 +262,11 @@ class Dispatcher:
     def progressed(self, ticket: Ticket, tokens: int) -> None:
         """It has `tokens` of output so far."""
         ticket.output_tokens = tokens
+        if ticket.worker is None:
+            return
+        ticket.worker.events_heard += 1
         reported, since_s = self._reported.get(ticket.id, (tokens, 0.0))
-        if tokens - reported >= PROGRESS_TOKENS and ticket.worker is not None:
+        if tokens - reported >= PROGRESS_TOKENS:
             now_s = self.clock()
             self._reported[ticket.id] = tokens, now_s
             self.controller.progressed(ticket.id, tokens)

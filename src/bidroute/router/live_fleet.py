@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from bidroute import __version__
+from bidroute.core.leases import LeaseState
 from bidroute.core.objective import PRESETS, parse_objective
 from bidroute.errors import ConfigError
 from bidroute.policies import PolicySettings, build_policy, policy_names
@@ -21,6 +22,7 @@ from bidroute.router.breaker import BreakerState
 from bidroute.router.discovery import Capacity, SlotEstimate, UnreachableError, discover
 from bidroute.router.dispatcher import Dispatcher
 from bidroute.router.fleet_admin import NoSuchError, worker_name
+from bidroute.router.progress import Progress, signs_of_life
 from bidroute.router.readings import Reading, progress_between
 from bidroute.router.scraper import UNREACHABLE, Scraper, ScraperSettings, open_session
 from bidroute.router.settings import RouterSettings, WorkerSettings, checked
@@ -58,6 +60,7 @@ class LiveFleet:
         self._readings: dict[str, tuple[Reading, float]] = {}
         self._foreign: dict[str, tuple[int, int]] = {}  # requests and KV of others, as the last reading showed
         self._estimates: dict[str, SlotEstimate] = {}
+        self._progress: dict[str, Progress] = {}
         self._objective = parse_objective(settings.objective)
         self._objective_text = settings.objective
         self._policy_name = settings.policy
@@ -153,7 +156,8 @@ class LiveFleet:
         before = self._readings.get(worker.name)
         self._readings[worker.name] = reading, now_s
         worker.engine_waiting = reading.waiting or 0
-        self.dispatcher.worker_alive(worker)
+        if not self._hangs(worker, reading, now_s):
+            self.dispatcher.worker_alive(worker)
         if before is not None:
             self._follow_progress(worker, before[0], reading, now_s - before[1])
         self._see_others(worker, reading)
@@ -167,8 +171,27 @@ class LiveFleet:
     def on_failure(self, worker: Worker, reason: str) -> None:
         """A reading failed. A slow page is not death: only a worker that cannot be reached is taken out."""
         self.dispatcher.metrics.scrape_failed(worker.name)
-        if self.dispatcher.workers.get(worker.name) is worker and reason.startswith(UNREACHABLE):
+        if self.dispatcher.workers.get(worker.name) is not worker:
+            return
+        if reason.startswith(UNREACHABLE):
             self.dispatcher.worker_dead(worker, reason)
+        elif worker.name in self._readings:
+            self._hangs(worker, None, asyncio.get_running_loop().time())
+
+    def _hangs(self, worker: Worker, reading: Reading | None, now_s: float) -> bool:
+        """Whether its engine stands still, as far as its counters and streams show; None: a reading has failed."""
+        progress = self._progress.setdefault(worker.name, Progress(self.settings.hang_timeout_s))
+        ledger = self.dispatcher.controller.state.fleet.ledgers[worker.device]
+        counters = signs_of_life(reading or self._readings[worker.name][0])
+        has_work = reading is None or bool(reading.running or reading.waiting)
+        signs = None if counters is None else (*counters, worker.events_heard)
+        silent_s = progress.seen(now_s, signs, ledger.n > 0 and has_work)
+        if progress.hangs(silent_s, 0) and not progress.waits:
+            prompts = ledger.prompt_tokens[ledger.state == LeaseState.PREFILLING]
+            if progress.hangs(silent_s, int(prompts.max(initial=0))):
+                progress.given_up(now_s)
+                self.dispatcher.worker_hangs(worker, silent_s)
+        return progress.waits
 
     def _follow_progress(self, worker: Worker, before: Reading, now: Reading, duration_s: float) -> None:
         progress = progress_between(before, now, duration_s)
@@ -245,6 +268,7 @@ class LiveFleet:
         self._readings.pop(worker.name, None)
         self._foreign.pop(worker.name, None)
         self._estimates.pop(worker.name, None)
+        self._progress.pop(worker.name, None)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

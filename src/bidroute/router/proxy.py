@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from bidroute.router.answer import BadAnswerError
-from bidroute.router.attempts import AttemptError, ClientGoneError, broken, refused, stalled
+from bidroute.router.attempts import AttemptError, ClientGoneError, HungError, broken, refused, stalled
 from bidroute.router.dispatching import Dispatching
 from bidroute.router.exchange import Exchange, Follower
 from bidroute.router.headers import own_headers, request_lines
@@ -102,6 +102,7 @@ class Proxy:
         lines = request_lines(raw_headers, worker.headers, exchange.request_id, not settings.api_keys)
         client = cast(PausingConnection, request.protocol)
         call = Call()
+        exchange.ticket.ticket.stop = call.fail
         watch = self._watchdog.watch(call, self._now() + patience_s)
         follower = Follower(exchange, worker.name, watch, settings.stall_timeout_s)
         try:
@@ -110,6 +111,9 @@ class Proxy:
                     call.on_body = follower.received
                     client.on_pause = follower.pause
                 await self._upstream.run(call, "POST", worker, exchange.path, lines, exchange.body)
+        except HungError as hang:
+            if not follower.said_all:
+                raise stalled(hang.silent_s) from None
         except TimeoutError:
             if not follower.said_all:
                 raise self._silent(exchange, watch, patience_s) from None
@@ -117,7 +121,7 @@ class Proxy:
             if not follower.said_all:
                 raise broken(problem) from None
         finally:
-            client.on_pause = None
+            client.on_pause = exchange.ticket.ticket.stop = None
         return follower.ended(call) or self._whole(exchange, worker, call)
 
     def _silent(self, exchange: Exchange, watch: Watch, patience_s: float) -> Exception:

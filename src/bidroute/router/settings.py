@@ -50,7 +50,8 @@ class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     `max_waiting` requests may wait, each for `max_wait_s` at most. `updates_off_loop=False` runs price updates on the
     event loop, to measure what that would cost. `admin_port` opens page, admin API and metrics there, to this machine
-    or, where there is one, to who has the `admin_token`.
+    or, where there is one, to who has the `admin_token`. An engine whose counters and streams stand still for
+    `hang_timeout_s` while it has requests is taken to hang; the prefill of its longest prompt has time of its own.
     """
 
     workers: list[WorkerSettings] = []
@@ -61,6 +62,7 @@ class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_waiting: Count = 20_000
     max_wait_s: Seconds = 600.0
     scrape_s: Seconds = 0.5
+    hang_timeout_s: Seconds = 30.0
     updates_off_loop: bool = True
     http: HttpSettings = HttpSettings()
     admin_port: Annotated[int, Meta(ge=0, le=65535)] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -65,7 +66,8 @@ class Ticket:
     """One request inside the router; `worker` is where its lease is open, `attempts` the workers tried, in order.
 
     `output_tokens` were seen so far in this attempt, `started_s` is when the first one came, `failure` how it ended.
-    `release` is done with the worker, or with a RefusedError, as soon as that is known.
+    `release` is done with the worker, or with a RefusedError, as soon as that is known. `stop`, while an attempt runs,
+    ends it with an exception.
     """
 
     id: int
@@ -79,3 +81,4 @@ class Ticket:
     output_tokens: int = 0
     failure: Failure | None = None
     release: asyncio.Future[Worker] | None = None
+    stop: Callable[[BaseException], None] | None = None

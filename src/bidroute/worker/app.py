@@ -108,7 +108,7 @@ class WorkerApp:
                 response = await self._whole(request, sequence, answers, fault)
         finally:
             if not sequence.done:
-                self.engine.cancel(sequence)
+                self.runner.cancel(sequence)
             self.ended[_why(sequence, generation)] += 1
         return response
 
