@@ -130,9 +130,11 @@ class Dispatcher:
 
     def remove_worker(self, name: str) -> list[Ticket]:
         """It is gone: its leases are closed and its tickets returned, for the proxy to retry or to end."""
-        gone = [self.tickets[lease.request_id] for lease in self._roster.remove(name)]
+        leases = self._roster.remove(name)
+        gone = [self.tickets[lease.request_id] for lease in leases if lease.request_id in self.tickets]
         for ticket in gone:
             ticket.worker = None
+            ticket.siblings.clear()
         self.room.set_apart_stranded()
         return gone
 
@@ -256,38 +258,44 @@ class Dispatcher:
         ticket.worker.events_heard += 1
         self._reported[ticket.id] = 1, ticket.started_s
         self.metrics.started(ticket.started_s - ticket.arrival_s)
-        ticket.worker.prompts.processed(ticket.job.prompt_bytes, ticket.job.prompt_tokens)
+        ticket.worker.prompts.processed(*ticket.job.all_prompts)
         self.controller.prefilled(ticket.id, 1)
+        self.room.sequences.prefilled(ticket)
 
     def progressed(self, ticket: Ticket, tokens: int) -> None:
-        """It has `tokens` of output so far."""
+        """It has `tokens` of output so far, over all its choices."""
         ticket.output_tokens = tokens
         if ticket.worker is None:
             return
         ticket.worker.events_heard += 1
+        if ticket.siblings:
+            tokens = -(-tokens // (1 + len(ticket.siblings)))
         reported, since_s = self._reported.get(ticket.id, (tokens, 0.0))
         if tokens - reported >= PROGRESS_TOKENS:
             now_s = self.clock()
             self._reported[ticket.id] = tokens, now_s
             self.controller.progressed(ticket.id, tokens)
+            self.room.sequences.progressed(ticket, tokens)
             self.controller.state.fleet.observe_pace(ticket.worker.device, 1, (now_s - since_s) / (tokens - reported))
 
     def finished(self, ticket: Ticket, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """It ended by itself, with this true usage where the worker said."""
+        """It ended by itself, with this true usage, over all prompts and choices, where the worker said."""
         if not self._runs(ticket):
             return
         worker, silent = self._end(ticket), math.isnan(ticket.started_s)
         now_s, tokens = self.clock(), max(output_tokens or ticket.output_tokens, 1)
-        self._counts.finished(ticket, now_s, prompt_tokens or ticket.prompt_tokens, tokens)
+        job = ticket.job
+        self._counts.finished(ticket, now_s, prompt_tokens or ticket.prompt_tokens * job.prompts, tokens)
         if worker is None:  # it was removed from the fleet, and has ended its request all the same
             return
-        lease = self.controller.finished(now_s, ticket.id, tokens)
-        self.metrics.output_predicted(self._roster.mean_tokens(lease.length_class), tokens)
-        if prompt_tokens is not None and ticket.job.prompt_tokens is None:
-            self.metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens)
-            self.estimates.learned(ticket.job, prompt_tokens)
+        each = -(-tokens // job.choices)
+        lease = self.controller.finished(now_s, ticket.id, each)
+        self.metrics.output_predicted(self._roster.mean_tokens(lease.length_class), each)
+        if prompt_tokens is not None and job.prompt_tokens is None:
+            self.metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens // job.prompts)
+            self.estimates.learned(job, prompt_tokens // job.prompts)
         if silent:  # its answer came whole
-            worker.prompts.processed(ticket.job.prompt_bytes, ticket.job.prompt_tokens)
+            worker.prompts.processed(*job.all_prompts)
         if worker.breaker.success():
             log.info("worker %s is back", worker.name)
             worker.joined_s = now_s
@@ -336,6 +344,7 @@ class Dispatcher:
         self._counts.retried(ticket.failure)
         ticket.id = next(self._ids)
         ticket.worker, ticket.started_s, ticket.output_tokens, ticket.failure = None, math.nan, 0, None
+        ticket.reserved = None
         self.room.enter_by_load(ticket)
         if self.draining:
             self.room.refuse(ticket.id, _shutting_down())
@@ -351,6 +360,8 @@ class Dispatcher:
         self.tickets.pop(ticket.id, None)
         self._reported.pop(ticket.id, None)
         worker, ticket.worker = ticket.worker, None
+        if ticket.siblings:
+            self.room.sequences.close(ticket)
         return worker
 
     # --- decisions --------------------------------------------------------------------------------------------------

@@ -67,4 +67,5 @@ class Estimates:
             elif ticket.worker is not None:
                 ticket.prompt_tokens = self.of(ticket.job)
                 self._roster.controller.reestimated(ticket.id, ticket.prompt_tokens)
+                self._room.sequences.reestimated(ticket)
         self.renew_some()

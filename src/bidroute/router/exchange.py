@@ -43,10 +43,7 @@ class Exchange:
     def finished(self, usage: Usage | None) -> None:
         """The worker said all there is to say; `usage` where it told."""
         self.usage = usage or self.usage
-        prompt_tokens = self.usage.prompt_tokens
-        if prompt_tokens is not None:
-            prompt_tokens //= self.facts.batch
-        self.ticket.finished(prompt_tokens, self.usage.completion_tokens)
+        self.ticket.finished(self.usage.prompt_tokens, self.usage.completion_tokens)
 
     def client_answer(self, answer: Answer, worker_name: str) -> ClientAnswer:
         """The beginning of this worker's answer to the client."""

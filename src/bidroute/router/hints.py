@@ -21,6 +21,7 @@ def job_for(facts: BodyFacts, headers: Mapping[str, str], trusted: Collection[st
             facts.prompt_tokens,
             facts.max_tokens,
             facts.choices,
+            facts.batch,
             request_id=request_id,
         )
     ttft_s = _seconds(headers, TTFT_SLO, trusted)
@@ -31,6 +32,7 @@ def job_for(facts: BodyFacts, headers: Mapping[str, str], trusted: Collection[st
         prompt_tokens=facts.prompt_tokens,
         max_tokens=facts.max_tokens,
         choices=facts.choices,
+        prompts=facts.batch,
         # The body's priority is lower for the more urgent, as in vLLM; a job's is higher.
         priority=-facts.priority if PRIORITY in trusted else 0.0,
         ttft_slo_s=ttft_s,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from bidroute.core.requests import Request
 from bidroute.errors import NeverFitsError
 from bidroute.router.roster import Roster
+from bidroute.router.sequences import Sequences
 from bidroute.router.tickets import RefusedError, Ticket
 from bidroute.router.totals import Counts
 from bidroute.router.workers import Worker
@@ -28,6 +29,7 @@ class WaitingRoom:
         self.apart: dict[int, Ticket] = {}  # waiting, but not in the policy's queue: no worker could run it now
         self.by_load: dict[int, Ticket] = {}  # waiting, and to be sent to a worker with room whatever the policy says
         self.to_readmit = 0
+        self.sequences = Sequences(roster)
         self._roster = roster
         self._tickets = tickets
         self._counts = counts
@@ -106,11 +108,14 @@ class WaitingRoom:
             self.apart[ticket.id] = ticket
             return
         self._fit_prompt(ticket)
-        if ticket.prompt_tokens >= controller.state.fleet.largest_kv_tokens:
+        largest_tokens = controller.state.fleet.largest_kv_tokens
+        if ticket.prompt_tokens >= largest_tokens:
             self.apart[ticket.id] = ticket
             return
         try:
-            controller.enqueue(self._clock(), _request(ticket))
+            controller.enqueue(
+                self._clock(), _request(ticket, self.sequences.footprint_tokens(ticket, largest_tokens - 1))
+            )
         except NeverFitsError:  # by what a predictor is certain of
             self.apart[ticket.id] = ticket
 
@@ -135,8 +140,9 @@ class WaitingRoom:
         if ticket.id in self.apart or ticket.id in self.by_load:
             return
         controller = self._roster.controller
-        controller.reestimated(ticket.id, ticket.prompt_tokens)
-        if ticket.prompt_tokens >= controller.state.fleet.largest_kv_tokens:
+        largest_tokens = controller.state.fleet.largest_kv_tokens
+        controller.reestimated(ticket.id, self.sequences.footprint_tokens(ticket, largest_tokens - 1))
+        if ticket.prompt_tokens >= largest_tokens:
             controller.cancelled(ticket.id)
             self.apart[ticket.id] = ticket
 
@@ -159,10 +165,13 @@ class WaitingRoom:
 
     def set_apart_stranded(self) -> None:
         """Whoever fits no worker that is left waits apart until one comes, or its time is up."""
-        controller = self._roster.controller
+        controller, several = self._roster.controller, False
         for ticket_id in controller.stranded():
             controller.cancelled(ticket_id)
             self.apart[ticket_id] = self._tickets[ticket_id]
+            several |= self._tickets[ticket_id].job.choices > 1
+        if several:  # their sequences need not all run at once
+            self.readmit()
 
     def set_aside(self) -> None:
         """After a decision that failed half-way: who was not told of its lease goes by load, and so does the oldest of
@@ -173,16 +182,17 @@ class WaitingRoom:
         if len(state.queue):
             aside.append(int(state.queue.ids[int(state.queue.arrival_s.argmin())]))
         for ticket_id in aside:
+            self.sequences.close(self._tickets[ticket_id])
             controller.cancelled(ticket_id)
             self.by_load[ticket_id] = self._tickets[ticket_id]
 
 
-def _request(ticket: Ticket) -> Request:
+def _request(ticket: Ticket, prompt_tokens: int) -> Request:
     job = ticket.job
     return Request(
         ticket.id,
         ticket.arrival_s,
-        ticket.prompt_tokens,
+        prompt_tokens,
         job.max_tokens,
         None,
         job.priority,
