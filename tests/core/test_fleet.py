@@ -166,6 +166,22 @@ def test_a_draining_device_finishes_but_takes_nothing() -> None:
     f.close(1)
 
 
+def test_a_fleet_limited_to_some_devices_shares_all_leases() -> None:
+    f = Fleet([Device("a", 4, 100), Device("b", 4, 300), Device("c", 4, 200)])
+    f.drain(0)
+    part = f.limited_to(np.array([0, 2]))
+    assert (part.accepting(), part.largest_kv_tokens, part.members.tolist()) == ([2], 200, [0, 2])
+    assert (f.accepting(), f.largest_kv_tokens, f.members.tolist()) == ([1, 2], 300, [0, 1, 2])
+    part.open(Request(1, 0.0, 10), 2, 0)
+    f.open(Request(2, 0.0, 10), 1, 0)
+    assert totals(f, 2) == totals(part, 2) == (1, 1, 0, 11, 10)
+    assert 2 in part
+    f.close(1)
+    assert 1 not in part
+    assert part.open_leases.tolist() == [0, 1, 0]
+    assert part.frozen().accepting() == [2]
+
+
 def test_the_period_is_a_running_mean_of_iterations() -> None:
     f = fleet()
     before = f.period_s[0]

@@ -119,13 +119,21 @@ class Routed:
         leave_after: int | None = None,
         leave_s: float | None = None,
         request_id: str | None = None,
+        model: str = "",
     ) -> Outcome:
         """One completion of exactly so many tokens, of a prompt of so many ids, or of this text.
 
         The client leaves after so many of them, or so much time.
         """
         prompt = [1] * prompt_tokens if text is None else text
-        body = {"prompt": prompt, "n": choices, "max_tokens": tokens, "ignore_eos": True, "stream": stream}
+        body = {
+            "model": model,
+            "prompt": prompt,
+            "n": choices,
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "stream": stream,
+        }
         headers = {"x-request-id": request_id} if request_id else {}
         got = _Received()
         try:
@@ -223,10 +231,9 @@ def free_port() -> int:
 
 def leaks(dispatcher: Dispatcher) -> list[str]:
     """What is left in a dispatcher that should hold nothing any more."""
-    state = dispatcher.controller.state
     left = {
-        "leases": int(state.fleet.open_leases.sum()),
-        "queue": len(state.queue),
+        "leases": int(dispatcher.controller.state.fleet.open_leases.sum()),
+        "queue": sum(len(controller.state.queue) for controller in dispatcher._roster.controllers()),
         "tickets": len(dispatcher.tickets),
         "waiting": len(dispatcher.room.waiting),
         "apart": len(dispatcher.room.apart),

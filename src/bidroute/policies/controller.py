@@ -7,10 +7,12 @@ length model consistent, so that no host can forget a lease or a length.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 
 from bidroute.core.devices import Device
 from bidroute.core.fleet import Fleet, Lease
-from bidroute.core.queue import WaitingQueue
+from bidroute.core.queue import IntArray, WaitingQueue
 from bidroute.core.requests import Request
 from bidroute.core.state import RoutingState
 from bidroute.errors import LedgerError, NeverFitsError
@@ -140,6 +142,20 @@ class Controller:
         if self.require_max_tokens and request.max_tokens is not None:
             output_tokens = max(output_tokens, request.max_tokens)
         return request.prompt_tokens + output_tokens
+
+    # --- parts of a fleet -------------------------------------------------------------------------------------
+
+    def part(self, policy: Policy, devices: IntArray) -> Controller:
+        """A controller beside this one, over the same ledger and length model, whose queue is for `devices` alone."""
+        part = copy(self)
+        part.policy = policy
+        part.state = replace(self.state, queue=WaitingQueue())
+        part.limit_to(self, devices)
+        return part
+
+    def limit_to(self, whole: Controller, devices: IntArray) -> None:
+        """The devices of `whole` have changed: this part of it is about these."""
+        self.state = replace(self.state, fleet=whole.state.fleet.limited_to(devices))
 
     # --- devices ----------------------------------------------------------------------------------------------
 

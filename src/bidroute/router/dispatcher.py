@@ -11,9 +11,11 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, Policy, PolicySettings, build_policy
+from bidroute.pricing.prices import PriceSnapshot
 from bidroute.router.attempts import HungError
 from bidroute.router.estimates import Estimates
 from bidroute.router.metrics import RouterMetrics
@@ -52,17 +54,19 @@ class Dispatcher:
         self.draining = False
         self._counts = Counts(self.metrics)
         self.totals = self._counts.totals
-        policy = build_policy(settings.policy, PolicySettings(settings.seed, settings.objective))
-        self._roster = Roster(policy, build_predictor(settings.lengths))
+        policy = PolicySettings(settings.seed, settings.objective)
+        self._roster = Roster(partial(build_policy, settings.policy, policy), build_predictor(settings.lengths))
         self.workers = self._roster.workers
         self.room = WaitingRoom(self._roster, self.tickets, self._counts, clock)
         self.estimates = Estimates(self._roster, self.room, self.tickets)
         self._releases = Releases(self._roster, self.room, self.tickets, self._counts, clock)
         self.log = self._releases.log
         self._updates = Updates(self.metrics, off_loop=settings.updates_off_loop)
+        self._part_updates: dict[Controller, Updates] = {}
         self._ids = itertools.count()
         self._reported: dict[int, tuple[int, float]] = {}  # tokens and time of each stream's last progress
         self._prompted = False
+        self._turn = -1
         self._ticking: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop
 
@@ -91,8 +95,9 @@ class Dispatcher:
         self.estimates.renew_some()
         if self.room.waiting:
             self._prompt()
-        elif self._roster.started is not None:
-            self._updates.refresh(self._roster.started, self.clock(), IDLE_UPDATE_S)
+        else:
+            for controller in self._roster.controllers():
+                self._updates_of(controller).refresh(controller, self.clock(), IDLE_UPDATE_S)
 
     def _prompt(self) -> None:
         """Decide as soon as everything that has happened is known."""
@@ -105,8 +110,9 @@ class Dispatcher:
     def add_worker(self, worker: Worker) -> None:
         """A worker joins with the capacity it has; it ramps up. Raises ConfigError when its name is taken."""
         something_runs = len(self.tickets) > len(self.room)
-        self._roster.add(worker, self.clock() if something_runs else -math.inf)
+        elsewhere = self._roster.add(worker, self.clock() if something_runs else -math.inf)
         self._fit_capacities()
+        self.room.rehome(elsewhere)
         self.room.readmit()
         self._prompt()
 
@@ -130,12 +136,15 @@ class Dispatcher:
 
     def remove_worker(self, name: str) -> list[Ticket]:
         """It is gone: its leases are closed and its tickets returned, for the proxy to retry or to end."""
-        leases = self._roster.remove(name)
+        leases, elsewhere = self._roster.remove(name)
         gone = [self.tickets[lease.request_id] for lease in leases if lease.request_id in self.tickets]
         for ticket in gone:
             ticket.worker = None
             ticket.siblings.clear()
         self.room.set_apart_stranded()
+        if elsewhere:
+            self.room.rehome(elsewhere)
+            self.room.readmit()
         return gone
 
     def worker(self, name: str) -> Worker:
@@ -164,11 +173,10 @@ class Dispatcher:
     def _follow(self, worker: Worker) -> None:
         """Bring the fleet in line with what the worker may be sent."""
         self._fit_capacities()
+        self._roster.follow(worker)
         if worker.accepts():
-            self.controller.device_resumed(worker.device)
             self.room.readmit()
         else:
-            self.controller.device_draining(worker.device)
             self.room.set_apart_stranded()
         self._prompt()
 
@@ -181,19 +189,41 @@ class Dispatcher:
 
     @property
     def policy(self) -> Policy:
-        """The policy that decides."""
+        """The policy that decides, for models that every worker serves."""
         return self._roster.policy
 
-    def set_policy(self, policy: Policy) -> None:
-        """Go on under another policy; the queue and the leases stay."""
-        self._roster.set_policy(policy)
+    def policies(self) -> list[Policy]:
+        """That one, and those of the parts of the fleet that serve other models than the rest."""
+        return self._roster.policies()
+
+    def prices_on(self, worker: Worker) -> PriceSnapshot | None:
+        """The prices of the policy that this worker's requests are decided by, where it has any.
+
+        The dearest of several: there are, where it serves one model that others serve as well and one that they do not.
+        """
+        members = [one for one in self._roster.controllers() if worker.device in one.state.fleet.members]
+        priced = [prices for one in members[1:] or members if (prices := one.policy.prices()) is not None]
+        mine = slice(worker.device, worker.device + 1)
+        return max(priced, key=lambda prices: float(prices.slot_price[mine].sum()), default=None)
+
+    def make_policies_later(self, make_policy: Callable[[], Policy]) -> None:
+        """Parts of the fleet that come later decide by policies made so."""
+        self._roster.make_later(make_policy)
+
+    def set_policy(self, make_policy: Callable[[], Policy]) -> None:
+        """Go on under another policy, made anew for each part of the fleet; the queue and the leases stay."""
+        self._roster.set_policy(make_policy)
         if self._roster.started is not None:
             self._prompt()
 
     @property
     def controller(self) -> Controller:
-        """The controller; there is one as soon as there was a worker."""
+        """The whole fleet's controller; there is one as soon as there was a worker."""
         return self._roster.controller
+
+    def controller_of(self, ticket: Ticket) -> Controller:
+        """The controller that it waits at, or has waited at."""
+        return self._roster.of(ticket.job.model)
 
     @property
     def held(self) -> dict[str, int]:
@@ -210,7 +240,7 @@ class Dispatcher:
 
     def in_queue(self, ticket: Ticket) -> bool:
         """Whether it waits for the policy, which can say why; others wait for a worker that could run them."""
-        return self._roster.started is not None and ticket.id in self._roster.started.state.queue
+        return self._roster.started is not None and ticket.id in self.controller_of(ticket).state.queue
 
     def least_busy(self, model: str) -> Worker:
         """A worker for a request that has no price, such as an embedding. Raises RefusedError when there is none."""
@@ -289,7 +319,7 @@ class Dispatcher:
         if worker is None:  # it was removed from the fleet, and has ended its request all the same
             return
         each = -(-tokens // job.choices)
-        lease = self.controller.finished(now_s, ticket.id, each)
+        lease = self.controller_of(ticket).finished(now_s, ticket.id, each)
         self.metrics.output_predicted(self._roster.mean_tokens(lease.length_class), each)
         if prompt_tokens is not None and job.prompt_tokens is None:
             self.metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens // job.prompts)
@@ -369,17 +399,30 @@ class Dispatcher:
     def _decide(self) -> None:
         """Release what is to be released now. Whatever goes wrong in a decision, the next one comes."""
         self._prompted = False
-        controller = self._roster.started
-        if controller is None or not self.room.waiting:
+        if self._roster.started is None or not self.room.waiting:
             return
-        try:
-            self._releases.by_load(controller)
-            now_s = self.clock()
-            self._updates.refresh(controller, now_s)
-            self._releases.by_policy(controller, now_s)
-        except Exception:
-            log.exception("a decision failed; the request that waits longest goes by load")
-            self.room.set_aside()
+        controllers = self._roster.controllers()
+        self._turn += 1  # who shares a device with others is not always the last to be asked
+        for k in range(len(controllers)):
+            controller = controllers[(k + self._turn) % len(controllers)]
+            try:
+                if k == 0:
+                    self._releases.by_load(controller)
+                now_s = self.clock()
+                self._updates_of(controller).refresh(controller, now_s)
+                self._releases.by_policy(controller, now_s)
+            except Exception:
+                log.exception("a decision failed; the request that waits longest goes by load")
+                self.room.set_aside(controller)
+
+    def _updates_of(self, controller: Controller) -> Updates:
+        if controller is self._roster.started:
+            return self._updates
+        if controller not in self._part_updates:
+            there = set(self._roster.controllers())
+            self._part_updates = {one: updates for one, updates in self._part_updates.items() if one in there}
+            self._part_updates[controller] = self._updates.beside()
+        return self._part_updates[controller]
 
 
 def _shutting_down() -> RefusedError:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -288,15 +289,17 @@ class LiveFleet:
     async def set_objective(self, text: str) -> None:
         """See `FleetAdmin`."""
         self._objective, self._objective_text = parse_objective(text), text
-        policy = self.dispatcher.policy
-        if isinstance(policy, BidPrice):
-            policy.objective = self._objective
+        for policy in self.dispatcher.policies():
+            if isinstance(policy, BidPrice):
+                policy.objective = self._objective
+        later = PolicySettings(self.settings.seed, text)
+        self.dispatcher.make_policies_later(partial(build_policy, self._policy_name, later))
 
     async def set_policy(self, name: str) -> None:
         """See `FleetAdmin`."""
-        policy = build_policy(name, PolicySettings(self.settings.seed, self._objective_text))
+        settings = PolicySettings(self.settings.seed, self._objective_text)
+        self.dispatcher.set_policy(partial(build_policy, name, settings))
         self._policy_name = name
-        self.dispatcher.set_policy(policy)
 
     def _known(self, name: str) -> Worker:
         try:
@@ -311,7 +314,7 @@ class LiveFleet:
         """See `FleetAdmin`."""
         dispatcher, now_s = self.dispatcher, self.dispatcher.clock()
         prices = dispatcher.policy.prices()
-        workers = [self._worker_state(worker, prices) for worker in dispatcher.workers.values()]
+        workers = [self._worker_state(worker) for worker in dispatcher.workers.values()]
         joining = [WorkerState(name, "", status="joining") for name in self._joining]
         return RouterState(
             uptime_s=now_s - self._started_s,
@@ -342,10 +345,10 @@ class LiveFleet:
             held=dispatcher.held if len(waits) else {},
         )
 
-    def _worker_state(self, worker: Worker, prices: Any) -> WorkerState:
+    def _worker_state(self, worker: Worker) -> WorkerState:
         fleet, g = self.dispatcher.controller.state.fleet, worker.device
         slots, kv_tokens = int(fleet.batch_slots[g]), int(fleet.kv_tokens[g])
-        slot_price, kv_price = device_prices(prices, g, slots, kv_tokens)
+        slot_price, kv_price = device_prices(self.dispatcher.prices_on(worker), g, slots, kv_tokens)
         leases = int(fleet.open_leases[g])
         ready = "down" if worker.breaker.state is BreakerState.OPEN else "ready"
         return WorkerState(
@@ -386,7 +389,8 @@ class LiveFleet:
         dispatcher, now_s = self.dispatcher, self.dispatcher.clock()
         if not dispatcher.in_queue(ticket):
             return []
-        state = dispatcher.controller.state
+        controller = dispatcher.controller_of(ticket)
+        state = controller.state
         names = {worker.device: worker.name for worker in dispatcher.workers.values()}
-        explained = dispatcher.policy.explain(now_s, state, state.fleet.accepting(), [ticket.id])
+        explained = controller.policy.explain(now_s, state, state.fleet.accepting(), [ticket.id])
         return [dispatcher.log.held(now_s, one, ticket, names.get(one.device, "?"), []) for one in explained]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from bidroute.core.requests import Request
@@ -21,7 +22,7 @@ log = logging.getLogger("bidroute.router")
 
 
 class Releases:
-    """Opens leases for those in the room and tells them. `held` counts by reason whom the last decision let wait."""
+    """Opens leases for those in the room and tells them."""
 
     def __init__(
         self,
@@ -32,13 +33,22 @@ class Releases:
         clock: Callable[[], float],
     ) -> None:
         self.log = DecisionLog(clock())
-        self.held: dict[str, int] = {}
+        self._held: dict[Controller, dict[str, int]] = {}  # at the last decision of each
         self._roster = roster
         self._room = room
         self._tickets = tickets
         self._counts = counts
         self._clock = clock
         self._reserved: set[int] = set()  # devices that keep their room for one who needs several slots
+
+    @property
+    def held(self) -> dict[str, int]:
+        """How many the last decisions let wait, by reason."""
+        self._held = {one: held for one in self._roster.controllers() if (held := self._held.get(one))}
+        total: Counter[str] = Counter()
+        for held in self._held.values():
+            total.update(held)
+        return dict(total)
 
     def by_policy(self, controller: Controller, now_s: float) -> None:
         """Release whom the policy sends to the workers with room."""
@@ -53,8 +63,9 @@ class Releases:
         explained = self._explained(controller, now_s, ready)
         before_s = time.perf_counter()
         decision = controller.decide(now_s, ready)
-        self.held = {str(reason): count for reason, count in decision.held.items()}
-        self._counts.metrics.decided(time.perf_counter() - before_s, self.held)
+        held = {str(reason): count for reason, count in decision.held.items()}
+        self._held[controller] = held
+        self._counts.metrics.decided(time.perf_counter() - before_s, held)
         self.log.decided(now_s, decision, explained, self._tickets, self._roster.by_device)
         several = False
         for assignment in decision.assignments:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from bidroute.core.requests import Request
 from bidroute.errors import NeverFitsError
+from bidroute.policies import Controller
 from bidroute.router.roster import Roster
 from bidroute.router.sequences import Sequences
 from bidroute.router.tickets import RefusedError, Ticket
@@ -86,7 +87,7 @@ class WaitingRoom:
         self._tickets.pop(ticket.id, None)
         apart = self.apart.pop(ticket.id, None) or self.by_load.pop(ticket.id, None)
         if apart is None:
-            self._roster.controller.cancelled(ticket.id)
+            self._roster.of(ticket.job.model).cancelled(ticket.id)
         return future
 
     def refuse(self, ticket_id: int, error: RefusedError) -> None:
@@ -103,11 +104,11 @@ class WaitingRoom:
 
         Raises RefusedError where no worker of the fleet ever could, at its full size.
         """
-        controller = self._roster.started
-        if controller is None:
+        if self._roster.started is None:
             self.apart[ticket.id] = ticket
             return
         self._fit_prompt(ticket)
+        controller = self._roster.of(ticket.job.model)
         largest_tokens = controller.state.fleet.largest_kv_tokens
         if ticket.prompt_tokens >= largest_tokens:
             self.apart[ticket.id] = ticket
@@ -121,8 +122,8 @@ class WaitingRoom:
 
     def _fit_prompt(self, ticket: Ticket) -> None:
         """Hold the prompt against the largest worker. Raises RefusedError where it is certain not to fit."""
-        workers = self._roster.workers
-        most_tokens = max((worker.usable_kv_tokens for worker in workers.values()), default=0) - 1
+        workers = [worker for worker in self._roster.workers.values() if worker.serves(ticket.job.model)]
+        most_tokens = max((worker.usable_kv_tokens for worker in workers), default=0) - 1
         if not workers or ticket.prompt_tokens <= most_tokens:
             return
         if ticket.job.prompt_tokens is not None:
@@ -139,7 +140,7 @@ class WaitingRoom:
         self._fit_prompt(ticket)
         if ticket.id in self.apart or ticket.id in self.by_load:
             return
-        controller = self._roster.controller
+        controller = self._roster.of(ticket.job.model)
         largest_tokens = controller.state.fleet.largest_kv_tokens
         controller.reestimated(ticket.id, self.sequences.footprint_tokens(ticket, largest_tokens - 1))
         if ticket.prompt_tokens >= largest_tokens:
@@ -165,18 +166,30 @@ class WaitingRoom:
 
     def set_apart_stranded(self) -> None:
         """Whoever fits no worker that is left waits apart until one comes, or its time is up."""
-        controller, several = self._roster.controller, False
-        for ticket_id in controller.stranded():
-            controller.cancelled(ticket_id)
-            self.apart[ticket_id] = self._tickets[ticket_id]
-            several |= self._tickets[ticket_id].job.choices > 1
+        several = False
+        for controller in self._roster.controllers():
+            for ticket_id in controller.stranded():
+                controller.cancelled(ticket_id)
+                self.apart[ticket_id] = self._tickets[ticket_id]
+                several |= self._tickets[ticket_id].job.choices > 1
         if several:  # their sequences need not all run at once
             self.readmit()
 
-    def set_aside(self) -> None:
+    def rehome(self, controllers: list[Controller]) -> None:
+        """Whoever waits at one of these controllers, and should not any more, waits apart, to be readmitted.
+
+        The workers have changed, and with them who serves which model.
+        """
+        for controller in controllers:
+            for ticket_id in controller.state.queue.ids.tolist():
+                ticket = self._tickets[ticket_id]
+                if self._roster.of(ticket.job.model) is not controller:
+                    controller.cancelled(ticket_id)
+                    self.apart[ticket_id] = ticket
+
+    def set_aside(self, controller: Controller) -> None:
         """After a decision that failed half-way: who was not told of its lease goes by load, and so does the oldest of
         the others, so that nobody who makes a policy fail can hold up the rest."""
-        controller = self._roster.controller
         state = controller.state
         aside = [ticket_id for ticket_id in self.waiting if ticket_id in state.fleet]
         if len(state.queue):
