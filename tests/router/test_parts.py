@@ -23,7 +23,7 @@ def placed(tickets: list[Ticket]) -> dict[str, int]:
 
 
 def controllers(bench: Bench) -> int:
-    return len(bench.dispatcher._roster.controllers())
+    return len(bench.dispatcher.roster.controllers())
 
 
 @pytest.mark.parametrize("policy", ["bid_price", "fifo+safety", "round_robin", "join_shortest_queue"])
@@ -51,8 +51,8 @@ async def test_one_models_full_fleet_holds_up_no_other(make) -> None:
         assert await bench.where(ticket) == "y", k
         bench.dispatcher.finished(ticket, None, 5)
     assert placed(xs) == {"x": 1}
-    xs_prices = bench.dispatcher.prices_on(bench.dispatcher.workers["x"])
-    ys_prices = bench.dispatcher.prices_on(bench.dispatcher.workers["y"])
+    xs_prices = bench.dispatcher.roster.prices_on(bench.dispatcher.workers["x"])
+    ys_prices = bench.dispatcher.roster.prices_on(bench.dispatcher.workers["y"])
     assert xs_prices.slot_price[0].max() > 0.0
     assert ys_prices.slot_price[1].max() == pytest.approx(0.0, abs=1e-6)
     assert sum(bench.dispatcher.held.values()) == 199
@@ -142,11 +142,11 @@ async def test_policy_and_objective_are_those_of_all_parts(make) -> None:
     xs = submit(bench, "x", 3)
     await bench.settle()
     bench.dispatcher.set_policy(lambda: build_policy("fifo", PolicySettings(0)))
-    assert {policy.name for policy in bench.dispatcher.policies()} == {"fifo"}
+    assert {policy.name for policy in bench.dispatcher.roster.policies()} == {"fifo"}
     submit(bench, "y")
     await bench.settle()
-    assert len(bench.dispatcher.policies()) == 3
-    assert {policy.name for policy in bench.dispatcher.policies()} == {"fifo"}
+    assert len(bench.dispatcher.roster.policies()) == 3
+    assert {policy.name for policy in bench.dispatcher.roster.policies()} == {"fifo"}
     running = next(ticket for ticket in xs if ticket.worker)
     bench.dispatcher.failed(running, Failure.FAULT)
     await bench.settle()

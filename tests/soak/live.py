@@ -233,7 +233,7 @@ def leaks(dispatcher: Dispatcher) -> list[str]:
     """What is left in a dispatcher that should hold nothing any more."""
     left = {
         "leases": int(dispatcher.controller.state.fleet.open_leases.sum()),
-        "queue": sum(len(controller.state.queue) for controller in dispatcher._roster.controllers()),
+        "queue": sum(len(controller.state.queue) for controller in dispatcher.roster.controllers()),
         "tickets": len(dispatcher.tickets),
         "waiting": len(dispatcher.room.waiting),
         "apart": len(dispatcher.room.apart),

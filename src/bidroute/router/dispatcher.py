@@ -15,7 +15,6 @@ from functools import partial
 
 from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, Policy, PolicySettings, build_policy
-from bidroute.pricing.prices import PriceSnapshot
 from bidroute.router.attempts import HungError
 from bidroute.router.estimates import Estimates
 from bidroute.router.metrics import RouterMetrics
@@ -55,14 +54,13 @@ class Dispatcher:
         self._counts = Counts(self.metrics)
         self.totals = self._counts.totals
         policy = PolicySettings(settings.seed, settings.objective)
-        self._roster = Roster(partial(build_policy, settings.policy, policy), build_predictor(settings.lengths))
-        self.workers = self._roster.workers
-        self.room = WaitingRoom(self._roster, self.tickets, self._counts, clock)
-        self.estimates = Estimates(self._roster, self.room, self.tickets)
-        self._releases = Releases(self._roster, self.room, self.tickets, self._counts, clock)
+        self.roster = Roster(partial(build_policy, settings.policy, policy), build_predictor(settings.lengths))
+        self.workers = self.roster.workers
+        self.room = WaitingRoom(self.roster, self.tickets, self._counts, clock)
+        self.estimates = Estimates(self.roster, self.room, self.tickets)
+        self._releases = Releases(self.roster, self.room, self.tickets, self._counts, clock)
         self.log = self._releases.log
         self._updates = Updates(self.metrics, off_loop=settings.updates_off_loop)
-        self._part_updates: dict[Controller, Updates] = {}
         self._ids = itertools.count()
         self._reported: dict[int, tuple[int, float]] = {}  # tokens and time of each stream's last progress
         self._prompted = False
@@ -96,7 +94,7 @@ class Dispatcher:
         if self.room.waiting:
             self._prompt()
         else:
-            for controller in self._roster.controllers():
+            for controller in self.roster.controllers():
                 self._updates_of(controller).refresh(controller, self.clock(), IDLE_UPDATE_S)
 
     def _prompt(self) -> None:
@@ -110,7 +108,7 @@ class Dispatcher:
     def add_worker(self, worker: Worker) -> None:
         """A worker joins with the capacity it has; it ramps up. Raises ConfigError when its name is taken."""
         something_runs = len(self.tickets) > len(self.room)
-        elsewhere = self._roster.add(worker, self.clock() if something_runs else -math.inf)
+        elsewhere = self.roster.add(worker, self.clock() if something_runs else -math.inf)
         self._fit_capacities()
         self.room.rehome(elsewhere)
         self.room.readmit()
@@ -124,7 +122,7 @@ class Dispatcher:
 
     def rename_worker(self, worker: Worker, name: str) -> None:
         """Another worker is to have its name."""
-        self._roster.rename(worker, name)
+        self.roster.rename(worker, name)
 
     def resize_worker(self, name: str, batch_slots: int, kv_tokens: int) -> None:
         """Its capacity is another."""
@@ -136,7 +134,7 @@ class Dispatcher:
 
     def remove_worker(self, name: str) -> list[Ticket]:
         """It is gone: its leases are closed and its tickets returned, for the proxy to retry or to end."""
-        leases, elsewhere = self._roster.remove(name)
+        leases, elsewhere = self.roster.remove(name)
         gone = [self.tickets[lease.request_id] for lease in leases if lease.request_id in self.tickets]
         for ticket in gone:
             ticket.worker = None
@@ -149,7 +147,7 @@ class Dispatcher:
 
     def worker(self, name: str) -> Worker:
         """The worker of this name. Raises ConfigError when there is none."""
-        return self._roster.worker(name)
+        return self.roster.worker(name)
 
     def worker_alive(self, worker: Worker) -> None:
         """It answered a scrape: an open breaker may now be half open."""
@@ -173,7 +171,7 @@ class Dispatcher:
     def _follow(self, worker: Worker) -> None:
         """Bring the fleet in line with what the worker may be sent."""
         self._fit_capacities()
-        self._roster.follow(worker)
+        self.roster.follow(worker)
         if worker.accepts():
             self.room.readmit()
         else:
@@ -182,7 +180,7 @@ class Dispatcher:
 
     def _fit_capacities(self) -> None:
         """Bring the fleet's capacities in line with what is believed of the workers now."""
-        if self._roster.fit_capacities(self.clock()):
+        if self.roster.fit_capacities(self.clock()):
             self.room.readmit()
 
     # --- what others look at ----------------------------------------------------------------------------------------
@@ -190,40 +188,22 @@ class Dispatcher:
     @property
     def policy(self) -> Policy:
         """The policy that decides, for models that every worker serves."""
-        return self._roster.policy
-
-    def policies(self) -> list[Policy]:
-        """That one, and those of the parts of the fleet that serve other models than the rest."""
-        return self._roster.policies()
-
-    def prices_on(self, worker: Worker) -> PriceSnapshot | None:
-        """The prices of the policy that this worker's requests are decided by, where it has any.
-
-        The dearest of several: there are, where it serves one model that others serve as well and one that they do not.
-        """
-        members = [one for one in self._roster.controllers() if worker.device in one.state.fleet.members]
-        priced = [prices for one in members[1:] or members if (prices := one.policy.prices()) is not None]
-        mine = slice(worker.device, worker.device + 1)
-        return max(priced, key=lambda prices: float(prices.slot_price[mine].sum()), default=None)
-
-    def make_policies_later(self, make_policy: Callable[[], Policy]) -> None:
-        """Parts of the fleet that come later decide by policies made so."""
-        self._roster.make_later(make_policy)
+        return self.roster.policy
 
     def set_policy(self, make_policy: Callable[[], Policy]) -> None:
         """Go on under another policy, made anew for each part of the fleet; the queue and the leases stay."""
-        self._roster.set_policy(make_policy)
-        if self._roster.started is not None:
+        self.roster.set_policy(make_policy)
+        if self.roster.started is not None:
             self._prompt()
 
     @property
     def controller(self) -> Controller:
         """The whole fleet's controller; there is one as soon as there was a worker."""
-        return self._roster.controller
+        return self.roster.controller
 
     def controller_of(self, ticket: Ticket) -> Controller:
         """The controller that it waits at, or has waited at."""
-        return self._roster.of(ticket.job.model)
+        return self.roster.of(ticket.job.model)
 
     @property
     def held(self) -> dict[str, int]:
@@ -240,7 +220,7 @@ class Dispatcher:
 
     def in_queue(self, ticket: Ticket) -> bool:
         """Whether it waits for the policy, which can say why; others wait for a worker that could run them."""
-        return self._roster.started is not None and ticket.id in self.controller_of(ticket).state.queue
+        return self.roster.started is not None and ticket.id in self.controller_of(ticket).state.queue
 
     def least_busy(self, model: str) -> Worker:
         """A worker for a request that has no price, such as an embedding. Raises RefusedError when there is none."""
@@ -266,7 +246,7 @@ class Dispatcher:
             raise _shutting_down()
         waiting = len(self.room)
         if waiting >= self.settings.max_waiting:
-            raise RefusedError(429, "queue_full", f"{waiting} requests wait already", self._roster.drain_s(waiting))
+            raise RefusedError(429, "queue_full", f"{waiting} requests wait already", self.roster.drain_s(waiting))
         known = list(self.workers.values())
         if known and not any(worker.serves(job.model) for worker in known):
             raise RefusedError(404, "model_not_found", f"no worker serves the model {job.model!r}")
@@ -320,7 +300,7 @@ class Dispatcher:
             return
         each = -(-tokens // job.choices)
         lease = self.controller_of(ticket).finished(now_s, ticket.id, each)
-        self.metrics.output_predicted(self._roster.mean_tokens(lease.length_class), each)
+        self.metrics.output_predicted(self.roster.mean_tokens(lease.length_class), each)
         if prompt_tokens is not None and job.prompt_tokens is None:
             self.metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens // job.prompts)
             self.estimates.learned(job, prompt_tokens // job.prompts)
@@ -399,9 +379,9 @@ class Dispatcher:
     def _decide(self) -> None:
         """Release what is to be released now. Whatever goes wrong in a decision, the next one comes."""
         self._prompted = False
-        if self._roster.started is None or not self.room.waiting:
+        if self.roster.started is None or not self.room.waiting:
             return
-        controllers = self._roster.controllers()
+        controllers = self.roster.controllers()
         self._turn += 1  # who shares a device with others is not always the last to be asked
         for k in range(len(controllers)):
             controller = controllers[(k + self._turn) % len(controllers)]
@@ -416,13 +396,7 @@ class Dispatcher:
                 self.room.set_aside(controller)
 
     def _updates_of(self, controller: Controller) -> Updates:
-        if controller is self._roster.started:
-            return self._updates
-        if controller not in self._part_updates:
-            there = set(self._roster.controllers())
-            self._part_updates = {one: updates for one, updates in self._part_updates.items() if one in there}
-            self._part_updates[controller] = self._updates.beside()
-        return self._part_updates[controller]
+        return self._updates if controller is self.roster.started else self._updates.beside(controller)
 
 
 def _shutting_down() -> RefusedError:

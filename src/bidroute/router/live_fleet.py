@@ -289,11 +289,11 @@ class LiveFleet:
     async def set_objective(self, text: str) -> None:
         """See `FleetAdmin`."""
         self._objective, self._objective_text = parse_objective(text), text
-        for policy in self.dispatcher.policies():
+        for policy in self.dispatcher.roster.policies():
             if isinstance(policy, BidPrice):
                 policy.objective = self._objective
         later = PolicySettings(self.settings.seed, text)
-        self.dispatcher.make_policies_later(partial(build_policy, self._policy_name, later))
+        self.dispatcher.roster.make_later(partial(build_policy, self._policy_name, later))
 
     async def set_policy(self, name: str) -> None:
         """See `FleetAdmin`."""
@@ -348,7 +348,7 @@ class LiveFleet:
     def _worker_state(self, worker: Worker) -> WorkerState:
         fleet, g = self.dispatcher.controller.state.fleet, worker.device
         slots, kv_tokens = int(fleet.batch_slots[g]), int(fleet.kv_tokens[g])
-        slot_price, kv_price = device_prices(self.dispatcher.prices_on(worker), g, slots, kv_tokens)
+        slot_price, kv_price = device_prices(self.dispatcher.roster.prices_on(worker), g, slots, kv_tokens)
         leases = int(fleet.open_leases[g])
         ready = "down" if worker.breaker.state is BreakerState.OPEN else "ready"
         return WorkerState(

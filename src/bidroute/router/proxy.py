@@ -201,6 +201,8 @@ class Proxy:
             "prompt_tokens": exchange.usage.prompt_tokens,
             "output_tokens": exchange.usage.completion_tokens,
         }
+        if ticket.job.tenant:
+            fields["tenant"] = ticket.job.tenant
         REQUESTS.info("request", extra={"fields": fields})
 
 

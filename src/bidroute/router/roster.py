@@ -10,6 +10,7 @@ from bidroute.core.fleet import Lease
 from bidroute.errors import ConfigError
 from bidroute.lengths.base import LengthPredictor
 from bidroute.policies import Controller, Policy
+from bidroute.pricing.prices import PriceSnapshot
 from bidroute.router.parts import Parts
 from bidroute.router.workers import Worker
 
@@ -49,6 +50,16 @@ class Roster:
     def policies(self) -> list[Policy]:
         """The policy of each controller; there is one at least."""
         return [controller.policy for controller in self.controllers()] or [self.policy]
+
+    def prices_on(self, worker: Worker) -> PriceSnapshot | None:
+        """The prices of the policy that this worker's requests are decided by, where it has any.
+
+        The dearest of several: there are, where it serves one model that others serve as well and one that they do not.
+        """
+        members = [one for one in self.controllers() if worker.device in one.state.fleet.members]
+        priced = [prices for one in members[1:] or members if (prices := one.policy.prices()) is not None]
+        mine = slice(worker.device, worker.device + 1)
+        return max(priced, key=lambda prices: float(prices.slot_price[mine].sum()), default=None)
 
     def worker(self, name: str) -> Worker:
         """The worker of this name. Raises ConfigError when there is none."""
