@@ -187,11 +187,11 @@ class LiveFleet:
         has_work = reading is None or bool(reading.running or reading.waiting)
         signs = None if counters is None else (*counters, worker.events_heard)
         silent_s = progress.seen(now_s, signs, ledger.n > 0 and has_work)
-        if progress.hangs(silent_s, 0) and not progress.waits:
+        if progress.hangs(silent_s, 0):
             prompts = ledger.prompt_tokens[ledger.state == LeaseState.PREFILLING]
             if progress.hangs(silent_s, int(prompts.max(initial=0))):
                 progress.given_up(now_s)
-                self.dispatcher.worker_hangs(worker, silent_s)
+                self.dispatcher.worker_hangs(worker, silent_s)  # again, if one was just being sent the time before
         return progress.waits
 
     def _follow_progress(self, worker: Worker, before: Reading, now: Reading, duration_s: float) -> None:

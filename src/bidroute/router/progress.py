@@ -9,6 +9,7 @@ from bidroute.router.readings import Reading
 PREFILL_TOKENS_PER_S = 1_000.0  # a slow prefill; the longest prompt on an engine may keep it silent for that long more
 MOST_PATIENCE_S = 600.0
 LONGEST_GAP_S = 5.0  # between two looks; more was the router's own absence, and is no silence of the worker's
+FEWEST_LOOKS = 4  # that a silence needs
 
 Signs = tuple[object, ...]
 
@@ -50,7 +51,10 @@ class Progress:
         """For how long nothing has moved, in seconds, while it was `busy`. None for `signs`: nothing can be told."""
         moved = signs != self._signs
         gap_s, self._signs, self._looked_s = now_s - self._looked_s, signs, now_s
-        self._silent_s = 0.0 if moved or not busy or signs is None else self._silent_s + min(gap_s, LONGEST_GAP_S)
+        if moved or not busy or signs is None:
+            self._silent_s = 0.0
+        else:
+            self._silent_s += min(gap_s, LONGEST_GAP_S, self.patience_s / FEWEST_LOOKS)
         if moved and not math.isnan(self._given_up_s):
             if now_s - self._given_up_s < self.patience_s:
                 self.patience_s = min(2.0 * self.patience_s, max(MOST_PATIENCE_S, self.patience_s))
@@ -63,7 +67,8 @@ class Progress:
 
     def given_up(self, now_s: float) -> None:
         """It is held to hang; `waits` until something moves."""
-        self._given_up_s = now_s
+        if not self.waits:
+            self._given_up_s = now_s
 
     @property
     def waits(self) -> bool:
