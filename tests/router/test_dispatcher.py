@@ -23,7 +23,7 @@ async def test_a_request_goes_where_there_is_room_and_waits_where_there_is_none(
     assert bench.dispatcher.controller.state.fleet.ledgers[0].decoded_tokens.tolist() == [20]
     bench.dispatcher.finished(first, 90, 20)
     assert await bench.where(second) == "a"
-    assert bench.dispatcher.prompt_tokens.estimate("m", 400) < 100
+    assert bench.dispatcher.estimates.rates.estimate("m", 400) < 100
 
 
 @pytest.mark.parametrize("policy", ["bid_price", "fifo+safety", "round_robin", "join_shortest_queue"])
@@ -73,8 +73,7 @@ async def test_limits(make) -> None:
     with pytest.raises(RefusedError) as error:
         bench.dispatcher.submit(JOB)
     assert (error.value.status, error.value.code) == (429, "queue_full")
-    worker = bench.worker("a")
-    worker.models = frozenset({"m"})
+    bench.worker("a", models="m")
     await bench.settle()
     with pytest.raises(RefusedError) as error:
         bench.dispatcher.submit(Job("other", 10))
@@ -259,7 +258,7 @@ async def test_a_retry_stays_with_workers_of_its_model(make) -> None:
     bench.worker("a", slots=8)
     ticket = bench.dispatcher.submit(JOB)
     await bench.settle()
-    bench.worker("b").models = frozenset({"other"})
+    bench.worker("b", models="other")
     bench.dispatcher.failed(ticket, Failure.FAULT)
     bench.dispatcher.retry(ticket)
     assert await bench.where(ticket) == "a"

@@ -285,8 +285,8 @@ async def test_a_batch_of_prompts_counts_as_many_sequences() -> None:
     async with FakeWorker(answers(COMPLETION)).running() as worker, router(worker) as routed:
         await post(routed, {"model": "tiny", "prompt": ["ab", "abcd"], "n": 2})
         job = routed.dispatcher.tickets[0].job
-        assert (job.choices, job.prompt_bytes) == (4, 3)
-        assert routed.dispatcher.ends == [("finished", 3, 5)]  # 7 prompt tokens over two prompts
+        assert (job.choices, job.prompts, job.prompt_bytes) == (4, 2, 3)
+        assert routed.dispatcher.ends == [("finished", 7, 5)]
 
 
 async def test_workers_may_answer_http_1_0_style() -> None:

@@ -45,7 +45,7 @@ class Fleet:
     the pending and the prefilling ones; `batch_slots`: B_g; `kv_tokens`: C_g; `block_size`; `usable_kv_tokens`:
     C_g in whole blocks, the largest KV peak that can ever run there. `totals` int64[9, G] holds them in this order,
     for kernels. float64[G]: `speed`, and `period_s`, the recent mean duration of an iteration, one of `paces`. `active`
-    int64[A] are the indexes of the devices that take new requests, rising.
+    int64[A] are the indexes of the devices that take new requests, rising; `members` of all that it is about.
     """
 
     def __init__(self, devices: list[Device]) -> None:
@@ -101,6 +101,16 @@ class Fleet:
             raise LedgerError(f"request {request_id}: {decoded_tokens} decoded tokens; expected 0 or more")
         device, row, _, state = self._read(request_id)
         self._change(device, row, decoded_tokens, state)
+
+    def reestimate(self, request_id: int, prompt_tokens: int) -> None:
+        """The prompt is now believed to have `prompt_tokens`, for hosts that only estimate it."""
+        if prompt_tokens < 0:
+            raise LedgerError(f"request {request_id}: {prompt_tokens} prompt tokens; expected 0 or more")
+        device, position = self.locate(request_id)
+        row = int(self.pool.offset[device]) + position
+        count_row(self.pool.columns, self.totals, device, row, -1)
+        self.pool.columns[1, row] = prompt_tokens
+        count_row(self.pool.columns, self.totals, device, row, 1)
 
     def advance(self, device: int, periods: int, duration_s: float) -> None:
         """`periods` decode iterations passed on a device in `duration_s`: every decoding lease has as many more."""
@@ -218,6 +228,17 @@ class Fleet:
         fleet._name_totals(self.totals.copy())
         return fleet
 
+    def limited_to(self, devices: IntArray) -> Fleet:
+        """This fleet with the same leases, of which only `devices` take requests; `members` are these.
+
+        It goes on sharing all that happens to leases; after a change to devices it is to be taken anew.
+        """
+        fleet = copy(self)
+        fleet.members = devices
+        fleet.active = self.active[np.isin(self.active, devices)]
+        fleet._largest_kv_tokens = int(self.usable_kv_tokens[fleet.active].max(initial=0))
+        return fleet
+
     def running(self) -> tuple[IntArray, IntArray]:
         """Length class and tokens decoded so far of every open lease, int64[n] each."""
         starts, counts = self.pool.offset.tolist(), self.pool.count.tolist()
@@ -248,4 +269,5 @@ class Fleet:
     def _note_devices(self) -> None:
         active = [index for index, ledger in enumerate(self.ledgers) if ledger.status is Status.ACTIVE]
         self.active: IntArray = np.array(active, dtype=np.int64)
+        self.members: IntArray = np.arange(len(self.ledgers))
         self._largest_kv_tokens = int(self.usable_kv_tokens[self.active].max(initial=0))

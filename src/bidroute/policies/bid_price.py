@@ -87,7 +87,7 @@ class BidPrice(Policy):
     def update(self, now_s: float, state: RoutingState) -> None:
         """Track the mean sojourn, step the prices when due, and tabulate what lengths have taught since."""
         if self._new_arrivals:
-            inside = len(state.queue) + int(state.fleet.open_leases.sum())
+            inside = len(state.queue) + int(state.fleet.open_leases[state.fleet.members].sum())
             self._sojourn.observe(inside, self._history.rate_per_s(now_s), self._new_arrivals)
             self._new_arrivals = 0
             self._service_s = self._updates.service_s(state)

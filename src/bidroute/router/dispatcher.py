@@ -11,10 +11,12 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, Policy, PolicySettings, build_policy
-from bidroute.router.calibration import PromptTokens
+from bidroute.router.attempts import HungError
+from bidroute.router.estimates import Estimates
 from bidroute.router.metrics import RouterMetrics
 from bidroute.router.off_loop import IDLE_UPDATE_S, Updates
 from bidroute.router.releases import Releases
@@ -49,19 +51,20 @@ class Dispatcher:
         self.metrics = metrics or RouterMetrics()
         self.tickets: dict[int, Ticket] = {}
         self.draining = False
-        self.prompt_tokens = PromptTokens()
         self._counts = Counts(self.metrics)
         self.totals = self._counts.totals
-        policy = build_policy(settings.policy, PolicySettings(settings.seed, settings.objective))
-        self._roster = Roster(policy, build_predictor(settings.lengths))
-        self.workers = self._roster.workers
-        self.room = WaitingRoom(self._roster, self.tickets, self._counts, clock)
-        self._releases = Releases(self._roster, self.room, self.tickets, self._counts, clock)
+        policy = PolicySettings(settings.seed, settings.objective)
+        self.roster = Roster(partial(build_policy, settings.policy, policy), build_predictor(settings.lengths))
+        self.workers = self.roster.workers
+        self.room = WaitingRoom(self.roster, self.tickets, self._counts, clock)
+        self.estimates = Estimates(self.roster, self.room, self.tickets)
+        self._releases = Releases(self.roster, self.room, self.tickets, self._counts, clock)
         self.log = self._releases.log
         self._updates = Updates(self.metrics, off_loop=settings.updates_off_loop)
         self._ids = itertools.count()
         self._reported: dict[int, tuple[int, float]] = {}  # tokens and time of each stream's last progress
         self._prompted = False
+        self._turn = -1
         self._ticking: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop
 
@@ -87,10 +90,12 @@ class Dispatcher:
         self._fit_capacities()
         if self.room.to_readmit:
             self.room.readmit_some()
+        self.estimates.renew_some()
         if self.room.waiting:
             self._prompt()
-        elif self._roster.started is not None:
-            self._updates.refresh(self._roster.started, self.clock(), IDLE_UPDATE_S)
+        else:
+            for controller in self.roster.controllers():
+                self._updates_of(controller).refresh(controller, self.clock(), IDLE_UPDATE_S)
 
     def _prompt(self) -> None:
         """Decide as soon as everything that has happened is known."""
@@ -103,8 +108,9 @@ class Dispatcher:
     def add_worker(self, worker: Worker) -> None:
         """A worker joins with the capacity it has; it ramps up. Raises ConfigError when its name is taken."""
         something_runs = len(self.tickets) > len(self.room)
-        self._roster.add(worker, self.clock() if something_runs else -math.inf)
+        elsewhere = self.roster.add(worker, self.clock() if something_runs else -math.inf)
         self._fit_capacities()
+        self.room.rehome(elsewhere)
         self.room.readmit()
         self._prompt()
 
@@ -116,7 +122,7 @@ class Dispatcher:
 
     def rename_worker(self, worker: Worker, name: str) -> None:
         """Another worker is to have its name."""
-        self._roster.rename(worker, name)
+        self.roster.rename(worker, name)
 
     def resize_worker(self, name: str, batch_slots: int, kv_tokens: int) -> None:
         """Its capacity is another."""
@@ -128,15 +134,20 @@ class Dispatcher:
 
     def remove_worker(self, name: str) -> list[Ticket]:
         """It is gone: its leases are closed and its tickets returned, for the proxy to retry or to end."""
-        gone = [self.tickets[lease.request_id] for lease in self._roster.remove(name)]
+        leases, elsewhere = self.roster.remove(name)
+        gone = [self.tickets[lease.request_id] for lease in leases if lease.request_id in self.tickets]
         for ticket in gone:
             ticket.worker = None
+            ticket.siblings.clear()
         self.room.set_apart_stranded()
+        if elsewhere:
+            self.room.rehome(elsewhere)
+            self.room.readmit()
         return gone
 
     def worker(self, name: str) -> Worker:
         """The worker of this name. Raises ConfigError when there is none."""
-        return self._roster.worker(name)
+        return self.roster.worker(name)
 
     def worker_alive(self, worker: Worker) -> None:
         """It answered a scrape: an open breaker may now be half open."""
@@ -150,39 +161,49 @@ class Dispatcher:
             log.warning("worker %s is out: %s", worker.name, detail)
             self._follow(worker)
 
+    def worker_hangs(self, worker: Worker, silent_s: float) -> None:
+        """Its engine stands still: it is out, and its requests end; those that have no byte yet are tried elsewhere."""
+        self.worker_dead(worker, f"its engine has stood still for {silent_s:.1f} s")
+        for ticket in [ticket for ticket in self.tickets.values() if ticket.worker is worker]:
+            if ticket.stop is not None:
+                ticket.stop(HungError(round(silent_s, 1)))
+
     def _follow(self, worker: Worker) -> None:
         """Bring the fleet in line with what the worker may be sent."""
         self._fit_capacities()
+        self.roster.follow(worker)
         if worker.accepts():
-            self.controller.device_resumed(worker.device)
             self.room.readmit()
         else:
-            self.controller.device_draining(worker.device)
             self.room.set_apart_stranded()
         self._prompt()
 
     def _fit_capacities(self) -> None:
         """Bring the fleet's capacities in line with what is believed of the workers now."""
-        if self._roster.fit_capacities(self.clock()):
+        if self.roster.fit_capacities(self.clock()):
             self.room.readmit()
 
     # --- what others look at ----------------------------------------------------------------------------------------
 
     @property
     def policy(self) -> Policy:
-        """The policy that decides."""
-        return self._roster.policy
+        """The policy that decides, for models that every worker serves."""
+        return self.roster.policy
 
-    def set_policy(self, policy: Policy) -> None:
-        """Go on under another policy; the queue and the leases stay."""
-        self._roster.set_policy(policy)
-        if self._roster.started is not None:
+    def set_policy(self, make_policy: Callable[[], Policy]) -> None:
+        """Go on under another policy, made anew for each part of the fleet; the queue and the leases stay."""
+        self.roster.set_policy(make_policy)
+        if self.roster.started is not None:
             self._prompt()
 
     @property
     def controller(self) -> Controller:
-        """The controller; there is one as soon as there was a worker."""
-        return self._roster.controller
+        """The whole fleet's controller; there is one as soon as there was a worker."""
+        return self.roster.controller
+
+    def controller_of(self, ticket: Ticket) -> Controller:
+        """The controller that it waits at, or has waited at."""
+        return self.roster.of(ticket.job.model)
 
     @property
     def held(self) -> dict[str, int]:
@@ -199,7 +220,7 @@ class Dispatcher:
 
     def in_queue(self, ticket: Ticket) -> bool:
         """Whether it waits for the policy, which can say why; others wait for a worker that could run them."""
-        return self._roster.started is not None and ticket.id in self._roster.started.state.queue
+        return self.roster.started is not None and ticket.id in self.controller_of(ticket).state.queue
 
     def least_busy(self, model: str) -> Worker:
         """A worker for a request that has no price, such as an embedding. Raises RefusedError when there is none."""
@@ -225,14 +246,11 @@ class Dispatcher:
             raise _shutting_down()
         waiting = len(self.room)
         if waiting >= self.settings.max_waiting:
-            raise RefusedError(429, "queue_full", f"{waiting} requests wait already", self._roster.drain_s(waiting))
+            raise RefusedError(429, "queue_full", f"{waiting} requests wait already", self.roster.drain_s(waiting))
         known = list(self.workers.values())
         if known and not any(worker.serves(job.model) for worker in known):
             raise RefusedError(404, "model_not_found", f"no worker serves the model {job.model!r}")
-        tokens = job.prompt_tokens
-        if tokens is None:
-            tokens = self.prompt_tokens.estimate(job.model, job.prompt_bytes)
-        ticket = Ticket(next(self._ids), job, self.clock(), tokens)
+        ticket = Ticket(next(self._ids), job, self.clock(), self.estimates.of(job))
         self.room.enter(ticket)
         if len(self.room) <= FEW_WAITING:
             self._prompt()
@@ -247,34 +265,47 @@ class Dispatcher:
         if ticket.worker is None or not math.isnan(ticket.started_s):
             return
         ticket.started_s, ticket.output_tokens = self.clock(), 1
+        ticket.worker.events_heard += 1
         self._reported[ticket.id] = 1, ticket.started_s
         self.metrics.started(ticket.started_s - ticket.arrival_s)
+        ticket.worker.prompts.processed(*ticket.job.all_prompts)
         self.controller.prefilled(ticket.id, 1)
+        self.room.sequences.prefilled(ticket)
 
     def progressed(self, ticket: Ticket, tokens: int) -> None:
-        """It has `tokens` of output so far."""
+        """It has `tokens` of output so far, over all its choices."""
         ticket.output_tokens = tokens
+        if ticket.worker is None:
+            return
+        ticket.worker.events_heard += 1
+        if ticket.siblings:
+            tokens = -(-tokens // (1 + len(ticket.siblings)))
         reported, since_s = self._reported.get(ticket.id, (tokens, 0.0))
-        if tokens - reported >= PROGRESS_TOKENS and ticket.worker is not None:
+        if tokens - reported >= PROGRESS_TOKENS:
             now_s = self.clock()
             self._reported[ticket.id] = tokens, now_s
             self.controller.progressed(ticket.id, tokens)
+            self.room.sequences.progressed(ticket, tokens)
             self.controller.state.fleet.observe_pace(ticket.worker.device, 1, (now_s - since_s) / (tokens - reported))
 
     def finished(self, ticket: Ticket, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """It ended by itself, with this true usage where the worker said."""
+        """It ended by itself, with this true usage, over all prompts and choices, where the worker said."""
         if not self._runs(ticket):
             return
-        worker = self._end(ticket)
+        worker, silent = self._end(ticket), math.isnan(ticket.started_s)
         now_s, tokens = self.clock(), max(output_tokens or ticket.output_tokens, 1)
-        self._counts.finished(ticket, now_s, prompt_tokens or ticket.prompt_tokens, tokens)
+        job = ticket.job
+        self._counts.finished(ticket, now_s, prompt_tokens or ticket.prompt_tokens * job.prompts, tokens)
         if worker is None:  # it was removed from the fleet, and has ended its request all the same
             return
-        lease = self.controller.finished(now_s, ticket.id, tokens)
-        self.metrics.output_predicted(self._roster.mean_tokens(lease.length_class), tokens)
-        if prompt_tokens is not None and ticket.job.prompt_tokens is None:
-            self.prompt_tokens.observe(ticket.job.model, ticket.job.prompt_bytes, prompt_tokens)
-            self.metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens)
+        each = -(-tokens // job.choices)
+        lease = self.controller_of(ticket).finished(now_s, ticket.id, each)
+        self.metrics.output_predicted(self.roster.mean_tokens(lease.length_class), each)
+        if prompt_tokens is not None and job.prompt_tokens is None:
+            self.metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens // job.prompts)
+            self.estimates.learned(job, prompt_tokens // job.prompts)
+        if silent:  # its answer came whole
+            worker.prompts.processed(*job.all_prompts)
         if worker.breaker.success():
             log.info("worker %s is back", worker.name)
             worker.joined_s = now_s
@@ -323,6 +354,7 @@ class Dispatcher:
         self._counts.retried(ticket.failure)
         ticket.id = next(self._ids)
         ticket.worker, ticket.started_s, ticket.output_tokens, ticket.failure = None, math.nan, 0, None
+        ticket.reserved = None
         self.room.enter_by_load(ticket)
         if self.draining:
             self.room.refuse(ticket.id, _shutting_down())
@@ -338,6 +370,8 @@ class Dispatcher:
         self.tickets.pop(ticket.id, None)
         self._reported.pop(ticket.id, None)
         worker, ticket.worker = ticket.worker, None
+        if ticket.siblings:
+            self.room.sequences.close(ticket)
         return worker
 
     # --- decisions --------------------------------------------------------------------------------------------------
@@ -345,17 +379,24 @@ class Dispatcher:
     def _decide(self) -> None:
         """Release what is to be released now. Whatever goes wrong in a decision, the next one comes."""
         self._prompted = False
-        controller = self._roster.started
-        if controller is None or not self.room.waiting:
+        if self.roster.started is None or not self.room.waiting:
             return
-        try:
-            self._releases.by_load(controller)
-            now_s = self.clock()
-            self._updates.refresh(controller, now_s)
-            self._releases.by_policy(controller, now_s)
-        except Exception:
-            log.exception("a decision failed; the request that waits longest goes by load")
-            self.room.set_aside()
+        controllers = self.roster.controllers()
+        self._turn += 1  # who shares a device with others is not always the last to be asked
+        for k in range(len(controllers)):
+            controller = controllers[(k + self._turn) % len(controllers)]
+            try:
+                if k == 0:
+                    self._releases.by_load(controller)
+                now_s = self.clock()
+                self._updates_of(controller).refresh(controller, now_s)
+                self._releases.by_policy(controller, now_s)
+            except Exception:
+                log.exception("a decision failed; the request that waits longest goes by load")
+                self.room.set_aside(controller)
+
+    def _updates_of(self, controller: Controller) -> Updates:
+        return self._updates if controller is self.roster.started else self._updates.beside(controller)
 
 
 def _shutting_down() -> RefusedError:

@@ -21,6 +21,7 @@ def job_for(facts: BodyFacts, headers: Mapping[str, str], trusted: Collection[st
             facts.prompt_tokens,
             facts.max_tokens,
             facts.choices,
+            facts.batch,
             exact_tokens=facts.exact_tokens,
             request_id=request_id,
         )
@@ -33,6 +34,7 @@ def job_for(facts: BodyFacts, headers: Mapping[str, str], trusted: Collection[st
         max_tokens=facts.max_tokens,
         choices=facts.choices,
         exact_tokens=facts.exact_tokens,
+        prompts=facts.batch,
         # The body's priority is lower for the more urgent, as in vLLM; a job's is higher.
         priority=-facts.priority if PRIORITY in trusted else 0.0,
         ttft_slo_s=ttft_s,

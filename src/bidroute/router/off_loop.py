@@ -8,6 +8,7 @@ import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from bidroute.policies import Controller
 from bidroute.router.metrics import RouterMetrics
@@ -24,12 +25,19 @@ class Updates:
     `off_loop`: in a thread; else at once, in the call. `running` is the last update that went into the thread.
     """
 
-    def __init__(self, metrics: RouterMetrics, *, off_loop: bool) -> None:
+    def __init__(self, metrics: RouterMetrics, *, off_loop: bool, threads: ThreadPoolExecutor | None = None) -> None:
         self.running: asyncio.Future[None] | None = None
         self._metrics = metrics
         self._off_loop = off_loop
         self._updated_s = -math.inf
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="prices")
+        self._others: WeakKeyDictionary[Controller, Updates] = WeakKeyDictionary()
+        self._threads = threads or ThreadPoolExecutor(1, thread_name_prefix="prices")
+
+    def beside(self, controller: Controller) -> Updates:
+        """Those of another controller, in the same thread: they share a length model."""
+        if controller not in self._others:
+            self._others[controller] = Updates(self._metrics, off_loop=self._off_loop, threads=self._threads)
+        return self._others[controller]
 
     def refresh(self, controller: Controller, now_s: float, every_s: float = UPDATE_S) -> None:
         """Begin an update, unless one runs or the last one began less than `every_s` ago. Called on the event loop."""

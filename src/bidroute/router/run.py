@@ -18,6 +18,7 @@ from bidroute.router.metrics import CONTENT_TYPE
 from bidroute.router.request_log import write_logs
 from bidroute.router.serve import Listener, until_signalled
 from bidroute.router.settings import RouterSettings
+from bidroute.router.tracing import open_tracing
 from bidroute.router.warm_up import compile_kernels
 from bidroute.router.watch import FleetFileWatcher, read_workers
 
@@ -51,6 +52,7 @@ async def _serve(settings: RouterSettings, fleet_file: Path | None) -> None:
 @asynccontextmanager
 async def running_router(settings: RouterSettings) -> AsyncIterator[tuple[LiveFleet, Listener]]:
     """A router in the running loop, for as long as the context lasts."""
+    tracing = open_tracing(settings.otlp_endpoint)
     dispatcher = Dispatcher(settings)
     fleet = LiveFleet(settings, dispatcher)
     dispatcher.start()
@@ -63,13 +65,14 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[tuple[LiveFl
 
     try:
         async with (
-            Listener(dispatcher, settings.http, {("GET", "/metrics"): metrics_page}) as listener,
+            Listener(dispatcher, settings.http, {("GET", "/metrics"): metrics_page}, tracing) as listener,
             _admin(settings, fleet, dispatcher),
         ):
             yield fleet, listener
     finally:
         dispatcher.stop()
         await fleet.stop()
+        await asyncio.to_thread(tracing.close)
 
 
 @asynccontextmanager

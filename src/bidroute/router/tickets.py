@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -43,9 +44,9 @@ class Job:
     """A client's request as the router needs to know it.
 
     `prompt_bytes` are bytes of prompt text, from which tokens are estimated; `prompt_tokens` is their number where
-    the body has token ids; `exact_tokens` > 0 is the output length where the body fixes it. `choices` is the body's
-    `n`. SLOs and the `deadline_s`, the longest wait in the router, count from the arrival, in seconds. `request_id` is
-    what the client knows it by.
+    the body has token ids; `exact_tokens` > 0 is the output length where the body fixes it. `choices` are the sequences
+    to be made in all, of `prompts` prompts, whose mean the figures are. SLOs and the `deadline_s`, the longest wait in
+    the router, count from the arrival, in seconds. `request_id` is what the client knows it by.
     """
 
     model: str
@@ -53,6 +54,7 @@ class Job:
     prompt_tokens: int | None = None
     max_tokens: int | None = None
     choices: int = 1
+    prompts: int = 1
     exact_tokens: int = 0
     priority: float = 0.0
     ttft_slo_s: float = math.inf
@@ -61,13 +63,21 @@ class Job:
     deadline_s: float = math.inf
     request_id: str = ""
 
+    @property
+    def all_prompts(self) -> tuple[int, int | None]:
+        """Bytes, or tokens where those are known, that the worker's sequences have as prompts in all."""
+        tokens = self.prompt_tokens
+        return self.prompt_bytes * self.choices, None if tokens is None else tokens * self.choices
+
 
 @dataclass(slots=True, eq=False)
 class Ticket:
     """One request inside the router; `worker` is where its lease is open, `attempts` the workers tried, in order.
 
-    `output_tokens` were seen so far in this attempt, `started_s` is when the first one came, `failure` how it ended.
-    `release` is done with the worker, or with a RefusedError, as soon as that is known.
+    `prompt_tokens` are of one prompt; `siblings` are the leases of its sequences after the first. `reserved` is where
+    room is being made for all of them. `output_tokens` were seen so far in this attempt, `started_s` is when the first
+    one came, `failure` how it ended. `release` is done with the worker, or with a RefusedError, as soon as that is
+    known. `stop`, while an attempt runs, ends it with an exception.
     """
 
     id: int
@@ -81,3 +91,6 @@ class Ticket:
     output_tokens: int = 0
     failure: Failure | None = None
     release: asyncio.Future[Worker] | None = None
+    stop: Callable[[BaseException], None] | None = None
+    siblings: list[int] = field(default_factory=list)
+    reserved: Worker | None = None
