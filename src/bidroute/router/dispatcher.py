@@ -85,6 +85,7 @@ class Dispatcher:
         """Time alone changes what is best: decide again while somebody waits."""
         self._ticking = self._loop.call_later(TICK_S, self._tick)
         self._fit_capacities()
+        self.room.time_the_rest()
         if self.room.to_readmit:
             self.room.readmit_some()
         if self.room.waiting:
@@ -226,8 +227,7 @@ class Dispatcher:
         waiting = len(self.room)
         if waiting >= self.settings.max_waiting:
             raise RefusedError(429, "queue_full", f"{waiting} requests wait already", self._roster.drain_s(waiting))
-        known = list(self.workers.values())
-        if known and not any(worker.serves(job.model) for worker in known):
+        if self.workers and not any(worker.serves(job.model) for worker in self.workers.values()):
             raise RefusedError(404, "model_not_found", f"no worker serves the model {job.model!r}")
         tokens = job.prompt_tokens
         if tokens is None:

@@ -117,7 +117,7 @@ class Proxy:
             if not follower.said_all:
                 raise broken(problem) from None
         finally:
-            client.on_pause = None
+            call.on_body = client.on_pause = None  # they refer to one another, and to all that belongs to this request
         return follower.ended(call) or self._whole(exchange, worker, call)
 
     def _silent(self, exchange: Exchange, watch: Watch, patience_s: float) -> Exception:
@@ -188,4 +188,4 @@ def _usage_of(body: bytes) -> Usage | None:
 
 
 def _rounded(seconds: float) -> float | None:
-    return None if math.isnan(seconds) else round(seconds, 4)
+    return None if math.isnan(seconds) else int(seconds * 1e4 + 0.5) / 1e4
