@@ -16,7 +16,7 @@ from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, Policy, PolicySettings, build_policy
 from bidroute.router.calibration import PromptTokens
 from bidroute.router.metrics import RouterMetrics
-from bidroute.router.off_loop import IDLE_UPDATE_S, Updates
+from bidroute.router.off_loop import IDLE_UPDATE_S, UPDATE_S, Updates
 from bidroute.router.releases import Releases
 from bidroute.router.roster import Roster
 from bidroute.router.settings import RouterSettings
@@ -351,7 +351,8 @@ class Dispatcher:
         try:
             self._releases.by_load(controller)
             now_s = self.clock()
-            self._updates.refresh(controller, now_s)
+            if self._updates.due(now_s, UPDATE_S):
+                self._updates.refresh(controller, now_s, IDLE_UPDATE_S if self._releases.easy() else UPDATE_S)
             self._releases.by_policy(controller, now_s)
         except Exception:
             log.exception("a decision failed; the request that waits longest goes by load")

@@ -31,11 +31,13 @@ class Updates:
         self._updated_s = -math.inf
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="prices")
 
-    def refresh(self, controller: Controller, now_s: float, every_s: float = UPDATE_S) -> None:
+    def due(self, now_s: float, every_s: float) -> bool:
+        """Whether no update runs, and the last one began `every_s` ago or longer."""
+        return now_s - self._updated_s >= every_s and (self.running is None or self.running.done())
+
+    def refresh(self, controller: Controller, now_s: float, every_s: float) -> None:
         """Begin an update, unless one runs or the last one began less than `every_s` ago. Called on the event loop."""
-        if self.running is not None and not self.running.done():
-            return
-        if now_s - self._updated_s < every_s:
+        if not self.due(now_s, every_s):
             return
         self._updated_s = now_s
         if not self._off_loop:

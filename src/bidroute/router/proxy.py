@@ -20,7 +20,7 @@ from bidroute.router.hints import job_for
 from bidroute.router.http_settings import HttpSettings
 from bidroute.router.open_ticket import OpenTicket
 from bidroute.router.request_body import BodyFacts, asking_for_usage
-from bidroute.router.request_log import REQUESTS
+from bidroute.router.request_log import REQUESTS, RequestLine, log_request
 from bidroute.router.sse import Usage
 from bidroute.router.tickets import Failure
 from bidroute.router.upstream import Call, Upstream
@@ -162,21 +162,22 @@ class Proxy:
         if not REQUESTS.isEnabledFor(logging.INFO):
             return
         ticket = exchange.ticket.ticket
-        fields = {
-            "request_id": exchange.request_id,
-            "ticket": ticket.id,
-            "path": exchange.path.partition("?")[0],
-            "outcome": exchange.ticket.outcome,
-            "status": exchange.status,
-            "worker": ticket.attempts[-1] if ticket.attempts else None,
-            "attempts": ticket.attempts,
-            "released_after_s": _rounded(exchange.released_s - exchange.arrived_s),
-            "first_output_after_s": _rounded(exchange.started_s - exchange.arrived_s),
-            "total_s": _rounded(self._now() - exchange.arrived_s),
-            "prompt_tokens": exchange.usage.prompt_tokens,
-            "output_tokens": exchange.usage.completion_tokens,
-        }
-        REQUESTS.info("request", extra={"fields": fields})
+        log_request(
+            RequestLine(
+                request_id=exchange.request_id,
+                ticket=ticket.id,
+                path=exchange.path.partition("?")[0],
+                outcome=exchange.ticket.outcome,
+                status=exchange.status,
+                worker=ticket.attempts[-1] if ticket.attempts else None,
+                attempts=ticket.attempts,
+                released_after_s=_rounded(exchange.released_s - exchange.arrived_s),
+                first_output_after_s=_rounded(exchange.started_s - exchange.arrived_s),
+                total_s=_rounded(self._now() - exchange.arrived_s),
+                prompt_tokens=exchange.usage.prompt_tokens,
+                output_tokens=exchange.usage.completion_tokens,
+            )
+        )
 
 
 def _usage_of(body: bytes) -> Usage | None:

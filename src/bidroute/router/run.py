@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from bidroute.router.warm_up import compile_kernels
 from bidroute.router.watch import FleetFileWatcher, read_workers
 
 _LOG = logging.getLogger("bidroute.serve")
+SWITCH_S = 0.0005  # how long a price update may keep the event loop waiting for Python's lock
 GC_THRESHOLDS = (10_000, 10, 10)
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -37,6 +39,7 @@ def run(settings: RouterSettings, log_level: str = "info", fleet_file: Path | No
     write_logs(log_level)
     compile_kernels(settings)
     _spare_collections()
+    sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, fleet_file))
 
