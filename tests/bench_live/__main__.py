@@ -22,12 +22,12 @@ from rich.table import Table
 from bidroute.errors import BidrouteError
 from bidroute.experiments.benchmarks import machine
 from bidroute.report import check_writable, write_json
-from tests.bench_live.measures import MEASURES, Sizes, one_round, ratio, spread, warm_up
+from tests.bench_live.measures import MEASURES, Sizes, Spread, one_round, ratio, spread, warm_up
 from tests.bench_live.processes import workers
 from tests.bench_live.routers import OURS, VLLM, available, router
-from tests.bench_live.waiting import waiting_rounds
+from tests.bench_live.waiting import FIGURES, GAP_MS, RUNNING, waiting_rounds
 
-WORKERS, GAP_MS, BATCH_SLOTS = 2, 10.0, 256
+WORKERS, STEP_MS, BATCH_SLOTS = 2, 10.0, 256
 QUICK = Sizes(requests=300, seconds=1.0, connections=64, chunks=50)
 WHOLE = Sizes(requests=1500, seconds=4.0, connections=64, chunks=300)
 
@@ -65,7 +65,7 @@ async def compare(given: argparse.Namespace, console: Console) -> Rounds:
     rounds: Rounds = {name: [] for name in names}
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-live-")))
-        upstream = await workers(WORKERS, GAP_MS, BATCH_SLOTS, folder, stack)
+        upstream = await workers(WORKERS, STEP_MS, BATCH_SLOTS, folder, stack)
         running = {name: await router(name, commands[name], upstream, folder, stack) for name in names}
         for one in running.values():
             await warm_up(one, sizes)
@@ -77,35 +77,36 @@ async def compare(given: argparse.Namespace, console: Console) -> Rounds:
 
 
 def cost_table(rounds: Rounds) -> Table:
-    """A row for each router, one below for its range; and how ours compares."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("router")
-    for measure in MEASURES:
-        table.add_column(measure.title, justify="right")
+    """A row for each router, one below for its range; and how ours compares, round by round."""
+    table = _table("router", [measure.title for measure in MEASURES])
     for name, figures in rounds.items():
-        spreads = [(spread(figures, measure.name), measure.digits) for measure in MEASURES]
-        table.add_row(name, *(f"{one.median:.{digits}f}" for one, digits in spreads))
-        table.add_row("", *(f"{one.least:.{digits}f}–{one.most:.{digits}f}" for one, digits in spreads), style="dim")
+        _add_rows(table, name, [(spread(figures, measure.name), measure.digits) for measure in MEASURES])
     for name in rounds:
         if name != OURS and OURS in rounds:
             ratios = [ratio(rounds[OURS], rounds[name], measure) for measure in MEASURES]
-            table.add_row(f"{OURS} / {name}", *(f"{one.median:.2f} ×" for one in ratios))
+            table.add_row(f"÷ {name}", *(f"{one.median:.2f} ×" for one in ratios))
     return table
 
 
 def waiting_table(rounds: Rounds) -> Table:
     """Gaps between chunks by what was in between."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("gaps between tokens, ms")
-    figures = {"p50_ms": "p50", "p99_ms": "p99", "p999_ms": "p99.9", "most_ms": "most", "streams_per_s": "streams/s"}
-    for title in (*figures.values(), "router CPU"):
-        table.add_column(title, justify="right")
+    table = _table("gaps in ms", list(FIGURES.values()))
     for name, measured in rounds.items():
-        cells = [f"{spread(measured, key).median:.1f}" for key in figures]
-        table.add_row(name, *cells, f"{spread(measured, 'cpu_share').median:.0%}")
-        ranges = [spread(measured, key) for key in figures]
-        table.add_row("", *(f"{one.least:.1f}–{one.most:.1f}" for one in ranges), "", style="dim")
+        _add_rows(table, name, [(spread(measured, figure), 1) for figure in FIGURES])
     return table
+
+
+def _table(first: str, titles: list[str]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(first, no_wrap=True)
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    return table
+
+
+def _add_rows(table: Table, name: str, spreads: list[tuple[Spread, int]]) -> None:
+    table.add_row(name, *(f"{one.median:.{digits}f}" for one, digits in spreads))
+    table.add_row("", *(f"{one.least:.{digits}f}–{one.most:.{digits}f}" for one, digits in spreads), style="dim")
 
 
 def main() -> int:
@@ -117,12 +118,15 @@ def main() -> int:
     if given.waiting:
         rounds = asyncio.run(waiting_rounds(given.waiting, 1 if given.quick else given.rounds, console))
         table = waiting_table(rounds)
+        console.print(
+            f"\ngaps between tokens of {RUNNING} streams with a step of {GAP_MS:g} ms, {given.waiting} waiting:"
+        )
     else:
         rounds = asyncio.run(compare(given, console))
         table = cost_table(rounds)
+        console.print(f"\nadded latency of one request at a time; {WHOLE.connections} connections; CPU of the router:")
         if VLLM not in rounds:
             console.print(f"{VLLM} is not installed; see --help", style="yellow")
-    console.print()
     console.print(table)
     document: dict[str, Any] = {"machine": facts, "waiting": given.waiting or 0, "rounds": rounds}
     if given.json is not None:

@@ -22,6 +22,7 @@ from tests.bench_live.upstream import MODEL
 
 PROMPT_BYTES = 1000
 SETTLE_S = 4.0  # from the last request of a queue until measuring begins
+OPENED_AT_ONCE = 50
 _LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
 _PATH = "/v1/chat/completions"
 
@@ -95,7 +96,7 @@ class Caller(asyncio.Protocol):
 
 
 async def connected(url: str, tokens: int, stream: bool) -> Caller:
-    """A connection to this server. On loopback, a queue of thousands may have to knock again."""
+    """A connection to this server."""
     parts = urlsplit(url)
     request = request_bytes(parts.netloc, tokens, stream)
     _, caller = await asyncio.get_running_loop().create_connection(lambda: Caller(request), parts.hostname, parts.port)
@@ -146,7 +147,7 @@ async def streams(targets: list[str], connections: int, chunks: int) -> dict[str
 
 async def waiting(targets: list[str], connections: int, chunks: int, seconds: float) -> dict[str, Any]:
     """Open so many streams, each asked for again when it ends, and look at gaps once all of them have asked."""
-    callers = []
+    callers: list[Caller] = []
     loops: set[asyncio.Task[None]] = set()
     started_s: list[float] = []
 
@@ -155,9 +156,11 @@ async def waiting(targets: list[str], connections: int, chunks: int, seconds: fl
             await caller.ask()
             started_s.append(caller.started_s)
 
-    for index in range(connections):
-        callers.append(await connected(targets[index % len(targets)], chunks, True))
-        loops.add(asyncio.create_task(loop(callers[-1])))
+    for start in range(0, connections, OPENED_AT_ONCE):
+        some = range(start, min(start + OPENED_AT_ONCE, connections))
+        opened = await asyncio.gather(*(connected(targets[index % len(targets)], chunks, True) for index in some))
+        loops |= {asyncio.create_task(loop(caller)) for caller in opened}
+        callers += opened
     await asyncio.sleep(SETTLE_S)
     for caller in callers:
         caller.gaps_s = []

@@ -23,11 +23,11 @@ class Measure:
 
 
 MEASURES = (
-    Measure("added_p50_ms", "added p50 ms", 3),
-    Measure("added_p99_ms", "added p99 ms", 3),
+    Measure("added_p50_ms", "p50 ms", 2),
+    Measure("added_p99_ms", "p99 ms", 2),
     Measure("requests_per_s", "requests/s", 0, lower_is_better=False),
-    Measure("cpu_us_per_request", "CPU µs/request", 0),
-    Measure("cpu_ms_per_1000_chunks", "CPU ms/1000 chunks", 1),
+    Measure("cpu_us_per_request", "µs/request", 0),
+    Measure("cpu_ms_per_1000_chunks", "ms/1000 chunks", 1),
 )
 
 

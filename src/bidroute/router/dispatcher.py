@@ -16,7 +16,7 @@ from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, Policy, PolicySettings, build_policy
 from bidroute.router.calibration import PromptTokens
 from bidroute.router.metrics import RouterMetrics
-from bidroute.router.off_loop import IDLE_UPDATE_S, UPDATE_S, Updates
+from bidroute.router.off_loop import Updates
 from bidroute.router.releases import Releases
 from bidroute.router.roster import Roster
 from bidroute.router.settings import RouterSettings
@@ -58,7 +58,7 @@ class Dispatcher:
         self.room = WaitingRoom(self._roster, self.tickets, self._counts, clock)
         self._releases = Releases(self._roster, self.room, self.tickets, self._counts, clock)
         self.log = self._releases.log
-        self._updates = Updates(self.metrics, off_loop=settings.updates_off_loop)
+        self._updates = Updates(self.metrics, settings.update_s, off_loop=settings.updates_off_loop)
         self._ids = itertools.count()
         self._reported: dict[int, tuple[int, float]] = {}  # tokens and time of each stream's last progress
         self._prompted = False
@@ -91,7 +91,7 @@ class Dispatcher:
         if self.room.waiting:
             self._prompt()
         elif self._roster.started is not None:
-            self._updates.refresh(self._roster.started, self.clock(), IDLE_UPDATE_S)
+            self._updates.refresh(self._roster.started, self.clock(), seldom=True)
 
     def _prompt(self) -> None:
         """Decide as soon as everything that has happened is known."""
@@ -351,8 +351,8 @@ class Dispatcher:
         try:
             self._releases.by_load(controller)
             now_s = self.clock()
-            if self._updates.due(now_s, UPDATE_S):
-                self._updates.refresh(controller, now_s, IDLE_UPDATE_S if self._releases.easy() else UPDATE_S)
+            if self._updates.due(now_s):
+                self._updates.refresh(controller, now_s, seldom=self._releases.easy())
             self._releases.by_policy(controller, now_s)
         except Exception:
             log.exception("a decision failed; the request that waits longest goes by load")

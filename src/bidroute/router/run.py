@@ -25,7 +25,7 @@ from bidroute.router.watch import FleetFileWatcher, read_workers
 
 _LOG = logging.getLogger("bidroute.serve")
 SWITCH_S = 0.0005  # how long a price update may keep the event loop waiting for Python's lock
-GC_THRESHOLDS = (10_000, 10, 10)
+GC_THRESHOLDS = (2_000, 1, 1_000)
 _LEVELS = ("debug", "info", "warning", "error")
 
 

@@ -48,9 +48,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything the router is told.
 
-    `max_waiting` requests may wait, each for `max_wait_s` at most. `updates_off_loop=False` runs price updates on the
-    event loop, to measure what that would cost. `admin_port` opens page, admin API and metrics there, to this machine
-    or, where there is one, to who has the `admin_token`.
+    `max_waiting` requests may wait, each for `max_wait_s` at most. Prices are updated every `update_s` while somebody
+    waits (infinite: never), in a thread unless `updates_off_loop` is false; both help to measure what updates cost.
+    `admin_port` opens page, admin API and metrics there, to this machine or, where there is one, to who has the
+    `admin_token`.
     """
 
     workers: list[WorkerSettings] = []
@@ -61,6 +62,7 @@ class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_waiting: Count = 20_000
     max_wait_s: Seconds = 600.0
     scrape_s: Seconds = 0.5
+    update_s: Seconds = 0.25
     updates_off_loop: bool = True
     http: HttpSettings = HttpSettings()
     admin_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
