@@ -118,9 +118,7 @@ def main() -> int:
     if given.waiting:
         rounds = asyncio.run(waiting_rounds(given.waiting, 1 if given.quick else given.rounds, console))
         table = waiting_table(rounds)
-        console.print(
-            f"\ngaps between tokens of {RUNNING} streams with a step of {GAP_MS:g} ms, {given.waiting} waiting:"
-        )
+        console.print(f"\ngaps between tokens of {RUNNING} streams, one each {GAP_MS:g} ms; {given.waiting} wait:")
     else:
         rounds = asyncio.run(compare(given, console))
         table = cost_table(rounds)

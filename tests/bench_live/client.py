@@ -99,7 +99,8 @@ async def connected(url: str, tokens: int, stream: bool) -> Caller:
     """A connection to this server."""
     parts = urlsplit(url)
     request = request_bytes(parts.netloc, tokens, stream)
-    _, caller = await asyncio.get_running_loop().create_connection(lambda: Caller(request), parts.hostname, parts.port)
+    loop = asyncio.get_running_loop()
+    _, caller = await loop.create_connection(lambda: Caller(request), parts.hostname or "", parts.port or 80)
     return caller
 
 
@@ -107,7 +108,8 @@ async def latency(workers: list[str], router: str, requests: int) -> dict[str, A
     """Seconds of every request, direct and through the router, in turn so that both meet the same machine."""
     direct = [await connected(url, 1, False) for url in workers]
     through = await connected(router, 1, False)
-    direct_s, router_s = [], []
+    direct_s: list[float] = []
+    router_s: list[float] = []
     for index in range(requests):
         for caller, times in ((direct[index % len(direct)], direct_s), (through, router_s)):
             before_s = time.perf_counter()

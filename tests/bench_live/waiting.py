@@ -82,5 +82,6 @@ def _mean_decision_ms(url: str) -> float:
     with urllib.request.urlopen(f"{url}/metrics") as answer:
         page = answer.read().decode()
     total_s, count = (re.search(rf"^bidroute_decision_seconds_{kind} (\S+)$", page, re.M) for kind in ("sum", "count"))
-    assert total_s is not None and count is not None
+    assert total_s is not None
+    assert count is not None
     return 1000.0 * float(total_s[1]) / max(float(count[1]), 1.0)
