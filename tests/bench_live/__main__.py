@@ -71,8 +71,10 @@ async def compare(given: argparse.Namespace, console: Console) -> Rounds:
             await warm_up(one, sizes)
         for index in range(count):
             for name in names[index % len(names) :] + names[: index % len(names)]:
-                rounds[name].append(await one_round(running[name], upstream, sizes))
-                console.print(f"round {index + 1}: {name}", style="dim")
+                figures = await one_round(running[name], upstream, sizes)
+                rounds[name].append(figures)
+                told = ", ".join(f"{figures[one.name]:.{one.digits}f} {one.title}" for one in MEASURES)
+                console.print(f"{index + 1} {name}: {told}", style="dim", soft_wrap=True)
     return rounds
 
 

@@ -26,7 +26,7 @@ FIGURES = {
     "p999_ms": "p99.9",
     "most_ms": "most",
     "streams_per_s": "streams/s",
-    "decision_ms": "decision",
+    "decision_ms": "decision ms",
 }
 MOST_QUEUED = 20_000
 
@@ -49,8 +49,10 @@ async def waiting_rounds(queued: int, rounds: int, console: Console) -> dict[str
         upstream = await workers(WORKERS, GAP_MS, BATCH_SLOTS, folder, stack)
         for index in range(rounds):
             for name in MODES:
-                figures[name].append(await _one(name, queued, upstream, folder))
-                console.print(f"round {index + 1}: {name}", style="dim")
+                measured = await _one(name, queued, upstream, folder)
+                figures[name].append(measured)
+                told = ", ".join(f"{measured[figure]:.1f} {title}" for figure, title in FIGURES.items())
+                console.print(f"{index + 1} {name}: {told}", style="dim", soft_wrap=True)
     return figures
 
 
