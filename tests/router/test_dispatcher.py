@@ -109,7 +109,7 @@ async def test_the_time_to_wait_is_kept_when_it_is_long_enough_to_get_its_timer_
     before_s = loop.time()
     with pytest.raises(RefusedError):
         await bench.dispatcher.released(ticket)
-    assert loop.time() - before_s == pytest.approx(0.3, abs=0.1)
+    assert 0.29 <= loop.time() - before_s < 2.0
 
 
 @pytest.mark.parametrize(
