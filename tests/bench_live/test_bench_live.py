@@ -29,7 +29,7 @@ async def test_every_load_runs(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_fails_says_why() -> None:
-    with pytest.raises(RuntimeError, match="the client failed on http://127.0.0.1:9"):
+    with pytest.raises(RuntimeError, match="the client failed on"):
         await load("rate", ["http://127.0.0.1:9"], connections=1, seconds=0.1)
 
 
