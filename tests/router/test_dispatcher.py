@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -95,6 +96,37 @@ async def test_a_deadline_ends_the_wait(make) -> None:
     assert error.value.code == "waited_too_long"
     assert error.value.retry_after_s >= 1.0
     assert ticket.id not in bench.dispatcher.tickets
+
+
+async def test_the_time_to_wait_is_kept_when_it_is_long_enough_to_get_its_timer_late(make) -> None:
+    bench = make()
+    bench.worker("a", slots=1)
+    loop = asyncio.get_running_loop()
+    bench.dispatcher.clock = bench.dispatcher.room._clock = loop.time
+    bench.dispatcher.submit(JOB)
+    ticket = bench.dispatcher.submit(Job("m", 400, deadline_s=0.3))
+    before_s = loop.time()
+    with pytest.raises(RefusedError):
+        await bench.dispatcher.released(ticket)
+    assert 0.29 <= loop.time() - before_s < 2.0
+
+
+@pytest.mark.parametrize(
+    ("slots", "update_s", "updates"), [(8, 0.25, 2), (1, 0.25, 13), (1, math.inf, 1)], ids=["room", "queue", "never"]
+)
+async def test_prices_are_updated_seldom_while_nobody_has_to_wait(make, slots, update_s, updates) -> None:
+    bench = make(update_s=update_s)
+    bench.worker("a", slots=slots)
+    await bench.where(bench.dispatcher.submit(JOB))
+    bench.dispatcher.submit(JOB)
+    seen = []
+    bench.dispatcher.controller.update = lambda now_s: seen.append(now_s)
+    for _ in range(39):  # 3.9 seconds
+        bench.clock.now_s += 0.1
+        ticket = bench.dispatcher.submit(JOB)
+        await bench.where(ticket)
+        bench.dispatcher.cancelled(ticket)
+    assert len(seen) == pytest.approx(updates, abs=1)
 
 
 async def test_prices_move_beside_the_loop_while_it_decides(make) -> None:

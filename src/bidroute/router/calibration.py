@@ -37,7 +37,7 @@ class _Rate:
 
     @property
     def error(self) -> float:
-        """By what share of itself a prompt's length is off the best of rates, as a root mean square of the recent ones."""
+        """By what share of itself a prompt is off the best of rates, as a root mean square of the recent ones."""
         of_tokens, of_both, of_bytes = self.squares
         return math.sqrt(max(1.0 - of_both * of_both / (of_tokens * of_bytes), 0.0)) if of_tokens > 0.0 else 0.0
 

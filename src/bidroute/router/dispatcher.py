@@ -18,7 +18,7 @@ from bidroute.policies import Controller, Policy, PolicySettings, build_policy
 from bidroute.router.attempts import HungError
 from bidroute.router.estimates import Estimates
 from bidroute.router.metrics import RouterMetrics
-from bidroute.router.off_loop import IDLE_UPDATE_S, Updates
+from bidroute.router.off_loop import Updates
 from bidroute.router.releases import Releases
 from bidroute.router.roster import Roster
 from bidroute.router.settings import RouterSettings
@@ -60,7 +60,7 @@ class Dispatcher:
         self.estimates = Estimates(self.roster, self.room, self.tickets)
         self._releases = Releases(self.roster, self.room, self.tickets, self._counts, clock)
         self.log = self._releases.log
-        self._updates = Updates(self.metrics, off_loop=settings.updates_off_loop)
+        self._updates = Updates(self.metrics, settings.update_s, off_loop=settings.updates_off_loop)
         self._ids = itertools.count()
         self._reported: dict[int, tuple[int, float]] = {}  # tokens and time of each stream's last progress
         self._prompted = False
@@ -88,6 +88,7 @@ class Dispatcher:
         """Time alone changes what is best: decide again while somebody waits."""
         self._ticking = self._loop.call_later(TICK_S, self._tick)
         self._fit_capacities()
+        self.room.time_the_rest()
         if self.room.to_readmit:
             self.room.readmit_some()
         self.estimates.renew_some()
@@ -95,7 +96,7 @@ class Dispatcher:
             self._prompt()
         else:
             for controller in self.roster.controllers():
-                self._updates_of(controller).refresh(controller, self.clock(), IDLE_UPDATE_S)
+                self._updates_of(controller).refresh(controller, self.clock(), seldom=True)
 
     def _prompt(self) -> None:
         """Decide as soon as everything that has happened is known."""
@@ -247,8 +248,7 @@ class Dispatcher:
         waiting = len(self.room)
         if waiting >= self.settings.max_waiting:
             raise RefusedError(429, "queue_full", f"{waiting} requests wait already", self.roster.drain_s(waiting))
-        known = list(self.workers.values())
-        if known and not any(worker.serves(job.model) for worker in known):
+        if self.workers and not any(worker.serves(job.model) for worker in self.workers.values()):
             raise RefusedError(404, "model_not_found", f"no worker serves the model {job.model!r}")
         ticket = Ticket(next(self._ids), job, self.clock(), self.estimates.of(job))
         self.room.enter(ticket)
@@ -389,7 +389,9 @@ class Dispatcher:
                 if k == 0:
                     self._releases.by_load(controller)
                 now_s = self.clock()
-                self._updates_of(controller).refresh(controller, now_s)
+                updates = self._updates_of(controller)
+                if updates.due(now_s):
+                    updates.refresh(controller, now_s, seldom=self._releases.easy())
                 self._releases.by_policy(controller, now_s)
             except Exception:
                 log.exception("a decision failed; the request that waits longest goes by load")

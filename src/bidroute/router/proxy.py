@@ -20,7 +20,7 @@ from bidroute.router.hints import job_for
 from bidroute.router.http_settings import HttpSettings
 from bidroute.router.open_ticket import OpenTicket
 from bidroute.router.request_body import BodyFacts, asking_for_usage
-from bidroute.router.request_log import REQUESTS
+from bidroute.router.request_log import REQUESTS, RequestLine, log_request
 from bidroute.router.sse import Usage
 from bidroute.router.tickets import Failure, RefusedError
 from bidroute.router.tracing import NO_TRACING, Tracing
@@ -142,7 +142,8 @@ class Proxy:
             if not follower.said_all:
                 raise broken(problem) from None
         finally:
-            client.on_pause = exchange.ticket.ticket.stop = None
+            # They refer to one another, and to all that belongs to this request.
+            call.on_body = client.on_pause = exchange.ticket.ticket.stop = None
         return follower.ended(call) or self._whole(exchange, worker, call)
 
     def _silent(self, exchange: Exchange, watch: Watch, patience_s: float) -> Exception:
@@ -187,23 +188,23 @@ class Proxy:
         if not REQUESTS.isEnabledFor(logging.INFO):
             return
         ticket = exchange.ticket.ticket
-        fields = {
-            "request_id": exchange.request_id,
-            "ticket": ticket.id,
-            "path": exchange.path.partition("?")[0],
-            "outcome": exchange.ticket.outcome,
-            "status": exchange.status,
-            "worker": ticket.attempts[-1] if ticket.attempts else None,
-            "attempts": ticket.attempts,
-            "released_after_s": _rounded(exchange.released_s - exchange.arrived_s),
-            "first_output_after_s": _rounded(exchange.started_s - exchange.arrived_s),
-            "total_s": _rounded(self._now() - exchange.arrived_s),
-            "prompt_tokens": exchange.usage.prompt_tokens,
-            "output_tokens": exchange.usage.completion_tokens,
-        }
-        if ticket.job.tenant:
-            fields["tenant"] = ticket.job.tenant
-        REQUESTS.info("request", extra={"fields": fields})
+        log_request(
+            RequestLine(
+                request_id=exchange.request_id,
+                ticket=ticket.id,
+                path=exchange.path.partition("?")[0],
+                outcome=exchange.ticket.outcome,
+                status=exchange.status,
+                worker=ticket.attempts[-1] if ticket.attempts else None,
+                attempts=ticket.attempts,
+                released_after_s=_rounded(exchange.released_s - exchange.arrived_s),
+                first_output_after_s=_rounded(exchange.started_s - exchange.arrived_s),
+                total_s=_rounded(self._now() - exchange.arrived_s),
+                prompt_tokens=exchange.usage.prompt_tokens,
+                output_tokens=exchange.usage.completion_tokens,
+                tenant=ticket.job.tenant,
+            )
+        )
 
 
 def _usage_of(body: bytes) -> Usage | None:
@@ -215,4 +216,4 @@ def _usage_of(body: bytes) -> Usage | None:
 
 
 def _rounded(seconds: float) -> float | None:
-    return None if math.isnan(seconds) else round(seconds, 4)
+    return None if math.isnan(seconds) else int(seconds * 1e4 + 0.5) / 1e4

@@ -18,6 +18,8 @@ from bidroute.router.totals import Counts
 from bidroute.router.waiting_room import WaitingRoom
 from bidroute.router.workers import Worker
 
+EASY_SHARE = 0.5  # of all slots
+
 log = logging.getLogger("bidroute.router")
 
 
@@ -49,6 +51,11 @@ class Releases:
         for held in self._held.values():
             total.update(held)
         return dict(total)
+
+    def easy(self) -> bool:
+        """Whether nobody has had to wait: the last decision held nobody, and most slots are free."""
+        slots = sum(worker.batch_slots for worker in self._roster.workers.values())
+        return not self.held and len(self._tickets) < EASY_SHARE * slots
 
     def by_policy(self, controller: Controller, now_s: float) -> None:
         """Release whom the policy sends to the workers with room."""

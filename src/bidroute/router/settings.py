@@ -48,11 +48,12 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything the router is told.
 
-    `max_waiting` requests may wait, each for `max_wait_s` at most. `updates_off_loop=False` runs price updates on the
-    event loop, to measure what that would cost. `admin_port` opens page, admin API and metrics there, to this machine
-    or, where there is one, to who has the `admin_token`. An engine whose counters and streams stand still for
-    `hang_timeout_s` while it has requests is taken to hang; the prefill of its longest prompt has time of its own.
-    Traces go to the `otlp_endpoint` over HTTP, where there is one.
+    `max_waiting` requests may wait, each for `max_wait_s` at most. Prices are updated every `update_s` while somebody
+    waits (infinite: never), in a thread unless `updates_off_loop` is false; both help to measure what updates cost.
+    `admin_port` opens page, admin API and metrics there, to this machine or, where there is one, to who has the
+    `admin_token`. An engine whose counters and streams stand still for `hang_timeout_s` while it has requests is taken
+    to hang; the prefill of its longest prompt has time of its own. Traces go to the `otlp_endpoint` over HTTP, where
+    there is one.
     """
 
     workers: list[WorkerSettings] = []
@@ -64,6 +65,7 @@ class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_wait_s: Seconds = 600.0
     scrape_s: Seconds = 0.5
     hang_timeout_s: Seconds = 30.0
+    update_s: Seconds = 0.25
     updates_off_loop: bool = True
     http: HttpSettings = HttpSettings()
     admin_port: Annotated[int, Meta(ge=0, le=65535)] | None = None

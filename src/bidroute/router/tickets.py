@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from bidroute.errors import BidrouteError
 
 if TYPE_CHECKING:
@@ -39,8 +41,7 @@ class RefusedError(BidrouteError):
         self.retry_after_s = retry_after_s
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """A client's request as the router needs to know it.
 
     `prompt_bytes` are bytes of prompt text, from which tokens are estimated; `prompt_tokens` is their number where

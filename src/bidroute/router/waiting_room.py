@@ -16,6 +16,7 @@ from bidroute.router.tickets import RefusedError, Ticket
 from bidroute.router.totals import Counts
 from bidroute.router.workers import Worker
 
+UNTIMED_S = 0.1  # how long somebody may wait without a timer
 READMITTED = 256  # at once of those who waited for a worker: all of a long queue would hold up every stream
 
 
@@ -32,6 +33,7 @@ class WaitingRoom:
         self.by_load: dict[int, Ticket] = {}  # waiting, and to be sent to a worker with room whatever the policy says
         self.to_readmit = 0
         self.sequences = Sequences(roster)
+        self._untimed: list[tuple[int, float]] = []  # who came lately, and until when it may wait
         self._roster = roster
         self._tickets = tickets
         self._counts = counts
@@ -64,11 +66,24 @@ class WaitingRoom:
         or its own deadline."""
         assert ticket.release is not None
         limit_s = min(ticket.job.deadline_s, max_wait_s) - (self._clock() - ticket.arrival_s)
-        timer = asyncio.get_running_loop().call_later(max(limit_s, 0.0), self._expire, ticket.id)
-        try:
-            return await ticket.release
-        finally:
-            timer.cancel()
+        if limit_s > UNTIMED_S:
+            self._untimed.append((ticket.id, self._clock() + limit_s))
+        else:
+            self._time(ticket.id, limit_s)
+        return await ticket.release
+
+    def time_the_rest(self) -> None:
+        """Whoever came lately and waits still gets a timer; most are released before it would be worth one. To be
+        called every `UNTIMED_S` at the latest."""
+        untimed, self._untimed = self._untimed, []
+        now_s = self._clock()
+        for ticket_id, until_s in untimed:
+            if ticket_id in self.waiting:
+                self._time(ticket_id, until_s - now_s)
+
+    def _time(self, ticket_id: int, limit_s: float) -> None:
+        timer = asyncio.get_running_loop().call_later(max(limit_s, 0.0), self._expire, ticket_id)
+        self.waiting[ticket_id].add_done_callback(lambda _: timer.cancel())
 
     def _expire(self, ticket_id: int) -> None:
         if ticket_id in self.waiting:
@@ -122,9 +137,13 @@ class WaitingRoom:
 
     def _fit_prompt(self, ticket: Ticket) -> None:
         """Hold the prompt against the largest worker. Raises RefusedError where it is certain not to fit."""
-        workers = [worker for worker in self._roster.workers.values() if worker.serves(ticket.job.model)]
-        most_tokens = max((worker.usable_kv_tokens for worker in workers), default=0) - 1
-        if not workers or ticket.prompt_tokens <= most_tokens:
+        model, most_tokens = ticket.job.model, 0
+        for worker in self._roster.workers.values():
+            if worker.serves(model):
+                most_tokens = max(most_tokens, worker.usable_kv_tokens - 1)
+                if ticket.prompt_tokens <= most_tokens:
+                    return
+        if not most_tokens:
             return
         if ticket.job.prompt_tokens is not None:
             reason = f"the prompt has {ticket.prompt_tokens} tokens; the largest worker holds {most_tokens}"
