@@ -106,7 +106,7 @@ def test_a_counter_says_nothing_against_usage_or_after_a_restart_or_of_little() 
     cold.told({"m"}, 0.2)
     again = flow(cold)
     assert again.counted(3, False, cold) == set()
-    flow(cold, size=100).counted(7 + 190, False, cold)
+    flow(cold, size=90).counted(7 + 170, False, cold)
     assert cold.estimate("m", 1000) == 250
 
 

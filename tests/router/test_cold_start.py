@@ -55,7 +55,7 @@ async def test_ordinary_texts_are_soon_known_for_what_they_are(monkeypatch: pyte
         await worker.start()
     async with routed(fleet) as router:
         await until(lambda: len(router.dispatcher.workers) == 3)
-        asked = [asyncio.create_task(router.ask(150, text=TEXT)) for _ in range(40)]
+        asked = [asyncio.create_task(router.ask(300, text=TEXT)) for _ in range(12)]
         rates = router.dispatcher.estimates.rates
         assert rates.estimate("", len(TEXT)) == len(TEXT)
         await until(lambda: rates.estimate("", len(TEXT)) < 0.4 * len(TEXT))

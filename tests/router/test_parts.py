@@ -172,7 +172,7 @@ async def test_several_models_live() -> None:
             slowest_s = max(slowest_s, loop.time() - began_s)
             assert (outcome.kind, outcome.worker) == ("whole", "y")
         assert not all(one.done() for one in xs)
-        assert slowest_s < 2.0  # x's wait for three times as long
+        assert slowest_s < 3.0  # x's wait for twice as long
         assert {(await one).kind for one in xs} == {"whole"}
         assert {one.result().worker for one in xs} == {"x1", "x2"}
         assert (await router.ask(5, model="z")).detail == "404 model_not_found"

@@ -15,7 +15,7 @@ FEW_REQUESTS = 20  # with usage from fewer, workers' counters of prompt tokens h
 MOVED = 0.1  # by so much of itself a rate must have changed for estimates to be made anew
 TYPICAL_TOKENS_PER_BYTE = 0.25  # English; below it a rate goes by usage only, since counters may leave out cache hits
 ROUNDING = 1e-6  # tokens
-TELLING_BYTES = 500.0  # of prompts behind a counter's growth, for it to say anything
+TELLING_BYTES = 200.0  # of prompts behind a counter's growth, for it to say anything
 
 
 @dataclass(slots=True)
