@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VLLM_VENV := .venv-vllm
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 
-.PHONY: demo demo-live test test-vllm lint types unit soak bench clean help
+.PHONY: demo demo-live test test-vllm lint types unit soak bench bench-live clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -58,6 +58,9 @@ test-vllm: $(VENV)/.installed-dev $(if $(BIDROUTE_VLLM_PYTHON),,$(VLLM_VENV)/.in
 
 bench: $(VENV)/.installed  ## time the simulator, decisions and price updates
 	$(BIN)/bidroute bench
+
+bench-live: $(VENV)/.installed-dev  ## what the live router costs, beside other routers where they are installed
+	$(BIN)/python -m tests.bench_live
 
 clean:  ## remove what make made
 	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache demo.html

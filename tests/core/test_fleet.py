@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from bidroute.core.devices import Device
-from bidroute.core.fleet import PERIOD_SMOOTHING, Fleet, LeaseState, Status
+from bidroute.core.fleet import Fleet, LeaseState, Status
 from bidroute.core.requests import Request
 from bidroute.errors import ConfigError, LedgerError
 
@@ -59,6 +59,20 @@ def test_progress_counts_where_the_request_stands() -> None:
     assert totals(f, 0) == (1, 0, 13, 0, 12)
     with pytest.raises(LedgerError, match="request 1: -1 decoded tokens; expected 0 or more"):
         f.progress(1, -1)
+
+
+def test_a_prompt_that_is_estimated_anew_counts_as_that_from_then_on() -> None:
+    f = fleet()
+    f.open(Request(1, 0.0, 10), 0, 0)
+    f.reestimate(1, 30)
+    assert totals(f, 0) == (1, 1, 0, 31, 30)
+    f.start(1, prefilled=True)
+    f.reestimate(1, 20)
+    assert totals(f, 0) == (1, 0, 21, 0, 0)
+    with pytest.raises(LedgerError, match="request 1: -1 prompt tokens; expected 0 or more"):
+        f.reestimate(1, -1)
+    with pytest.raises(LedgerError, match="request 2 has no open lease"):
+        f.reestimate(2, 5)
 
 
 def test_a_lease_opens_once_and_closes_once() -> None:
@@ -152,11 +166,27 @@ def test_a_draining_device_finishes_but_takes_nothing() -> None:
     f.close(1)
 
 
+def test_a_fleet_limited_to_some_devices_shares_all_leases() -> None:
+    f = Fleet([Device("a", 4, 100), Device("b", 4, 300), Device("c", 4, 200)])
+    f.drain(0)
+    part = f.limited_to(np.array([0, 2]))
+    assert (part.accepting(), part.largest_kv_tokens, part.members.tolist()) == ([2], 200, [0, 2])
+    assert (f.accepting(), f.largest_kv_tokens, f.members.tolist()) == ([1, 2], 300, [0, 1, 2])
+    part.open(Request(1, 0.0, 10), 2, 0)
+    f.open(Request(2, 0.0, 10), 1, 0)
+    assert totals(f, 2) == totals(part, 2) == (1, 1, 0, 11, 10)
+    assert 2 in part
+    f.close(1)
+    assert 1 not in part
+    assert part.open_leases.tolist() == [0, 1, 0]
+    assert part.frozen().accepting() == [2]
+
+
 def test_the_period_is_a_running_mean_of_iterations() -> None:
     f = fleet()
     before = f.period_s[0]
     f.advance(0, 1, 1.0)
-    assert f.period_s[0] == pytest.approx((1 - PERIOD_SMOOTHING) * before + PERIOD_SMOOTHING)
+    assert before < f.period_s[0] < 1.0
     f.advance(0, 10_000, 5000.0)
     assert f.period_s[0] == pytest.approx(0.5)
     assert f.ledgers[0].periods == 10_001

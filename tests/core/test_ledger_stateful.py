@@ -61,6 +61,12 @@ class LedgerMachine(RuleBasedStateMachine):
             self.fleet.progress(i, tokens)
             self.leases[i][2] = tokens
 
+    @rule(data=st.data(), prompt=st.integers(0, 50))
+    def reestimate(self, data: Any, prompt: int) -> None:
+        if (i := self.pick(data)) is not None:
+            self.fleet.reestimate(i, prompt)
+            self.leases[i][1] = prompt
+
     @rule(data=st.data())
     def preempt(self, data: Any) -> None:
         if (i := self.pick(data, LeaseState.PREFILLING, LeaseState.DECODING)) is not None:

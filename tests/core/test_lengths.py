@@ -294,3 +294,29 @@ def test_learning_without_news_changes_nothing() -> None:
 def test_wrong_settings_are_refused(settings_: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LengthModel(**settings_)  # type: ignore[arg-type]
+
+
+# --- how well classes tell lengths apart ------------------------------------------------------------------------------
+
+
+def resolved(*classes: IntArray) -> float:
+    model = LengthModel(len(classes))
+    for c, lengths in enumerate(classes):
+        for length in lengths.tolist():
+            model.observe(c, length)
+    model.learn(NOBODY, NOBODY)
+    return model.resolution
+
+
+def test_one_class_or_none_finished_resolves_nothing() -> None:
+    assert LengthModel(3).resolution == pytest.approx(0.0, abs=1e-9)
+    assert resolved(np.arange(1, 500)) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_resolution_is_the_share_of_variance_between_classes() -> None:
+    random = np.random.default_rng(0)
+    short, long = np.exp(random.normal(4.0, 0.5, 3000)), np.exp(random.normal(6.0, 0.5, 3000))
+    expected = 1.0 / (1.0 + 0.5**2)  # the classes' means are 1 off the middle, either way
+    assert resolved(short.astype(np.int64), long.astype(np.int64)) == pytest.approx(expected, abs=0.03)
+    mixed = random.permutation(np.concatenate([short, long])).astype(np.int64)
+    assert resolved(mixed[:3000], mixed[3000:]) == pytest.approx(0.0, abs=0.01)

@@ -29,9 +29,18 @@ def test_ids_must_be_unique_and_present() -> None:
     queue.add(Request(7, 0.0, 1), 0)
     with pytest.raises(LedgerError, match="request 7 waits in the queue already"):
         queue.add(Request(7, 0.0, 1), 0)
-    for ask in (queue.remove, queue.position, queue.request):
+    for ask in (queue.remove, queue.position, queue.request, lambda i: queue.reestimate(i, 3)):
         with pytest.raises(LedgerError, match="request 8 does not wait"):
             ask(8)
+
+
+def test_a_prompt_that_is_estimated_anew_is_so_in_column_and_request() -> None:
+    queue = WaitingQueue()
+    for k in (1, 2):
+        queue.add(Request(k, 0.0, 10, max_tokens=5), 0)
+    queue.reestimate(2, 40)
+    assert queue.prompt_tokens.tolist() == [10, 40]
+    assert queue.remove(2) == Request(2, 0.0, 40, max_tokens=5)
 
 
 def test_a_readded_request_forgets_its_skips_and_goes_to_the_end() -> None:

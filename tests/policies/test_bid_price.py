@@ -157,10 +157,19 @@ def test_a_given_threshold_holds() -> None:
 
 
 def test_from_the_first_arrival_on_the_threshold_is_no_less_than_a_service_time() -> None:
-    policy, waiting = BidPrice(Objective(patience=2.0)), state([ROOMY], [(10, 0, 0)], arrival_s=[0.0])
+    policy, waiting = BidPrice(Objective(patience=0.8)), state([ROOMY], [(10, 0, 0)], arrival_s=[0.0])
     policy.request_arrived(0.0, Request(0, 0.0, 10), 0)
     policy.update(0.0, waiting)
-    assert policy.threshold_s == pytest.approx(2.0 * waiting.lengths.mean_tokens(0) * ROOMY.period_s)
+    assert policy.threshold_s == pytest.approx(0.8 * waiting.lengths.mean_tokens(0) * ROOMY.period_s)
+
+
+@pytest.mark.parametrize(("exact", "patience"), [([5, 5], 2.0), ([0, 0], 1.4), ([5, 0], 2.0)])
+def test_it_is_patient_where_lengths_are_known(exact: list[int], patience: float) -> None:
+    policy = BidPrice(Objective(patience=2.0))
+    waiting = state([ROOMY], [(10, 0, tokens) for tokens in exact], arrival_s=SAME_MOMENT[:2])
+    policy.request_arrived(0.0, Request(0, 0.0, 10), 0)
+    policy.update(0.0, waiting)
+    assert policy.threshold_s == pytest.approx(patience * waiting.lengths.mean_tokens(0) * ROOMY.period_s)
 
 
 def test_a_burst_at_the_start_leaves_prices_in_proportion_to_rewards() -> None:

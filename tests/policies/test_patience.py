@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bidroute.policies.patience import SojournTracker
+from bidroute.policies.patience import BLIND_SHARE, RESOLVED, SojournTracker, trusted_patience
 
 
 def test_littles_law() -> None:
@@ -45,3 +45,20 @@ def test_it_finds_the_sojourn_of_a_steady_queue() -> None:
     for k, now_s in enumerate(arrival_s):
         tracker.observe(k - int(np.searchsorted(arrival_s, now_s - 4.0)), 2.0)
     assert tracker.mean_s == pytest.approx(4.0, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("patience", "resolution", "trusted"),
+    [
+        (1.4, 1.0, 1.4),
+        (1.4, RESOLVED, 1.4),
+        (1.4, 0.0, 1.0 + 0.4 * BLIND_SHARE),
+        (2.0, RESOLVED / 2, 1.0 + (1.0 + BLIND_SHARE) / 2),
+        (0.8, 0.0, 0.8),
+        (0.8, 1.0, 0.8),
+    ],
+)
+def test_patience_beyond_one_is_had_as_far_as_lengths_are_told_apart(
+    patience: float, resolution: float, trusted: float
+) -> None:
+    assert trusted_patience(patience, resolution) == pytest.approx(trusted)

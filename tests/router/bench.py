@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from bidroute.router.calibration import TOLD_CAUTION
 from bidroute.router.dispatcher import Dispatcher
 from bidroute.router.tickets import Job, Ticket
 from bidroute.router.workers import Worker
@@ -24,9 +25,12 @@ class Bench:
 
     def __init__(self, dispatcher: Dispatcher, clock: Clock) -> None:
         self.dispatcher, self.clock = dispatcher, clock
+        dispatcher.estimates.told({"m"}, 0.25 / TOLD_CAUTION)  # four bytes a token
 
-    def worker(self, name: str, slots: int = 2, kv_tokens: int = 1000) -> Worker:
-        worker = Worker(name, f"http://{name}", batch_slots=slots, kv_tokens=kv_tokens)
+    def worker(self, name: str, slots: int = 2, kv_tokens: int = 1000, models: str | None = None) -> Worker:
+        """One that joins; `models` are separated by spaces."""
+        known = None if models is None else frozenset(models.split())
+        worker = Worker(name, f"http://{name}", models=known, batch_slots=slots, kv_tokens=kv_tokens)
         self.dispatcher.add_worker(worker)
         return worker
 

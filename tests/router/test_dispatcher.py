@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -23,7 +24,7 @@ async def test_a_request_goes_where_there_is_room_and_waits_where_there_is_none(
     assert bench.dispatcher.controller.state.fleet.ledgers[0].decoded_tokens.tolist() == [20]
     bench.dispatcher.finished(first, 90, 20)
     assert await bench.where(second) == "a"
-    assert bench.dispatcher.prompt_tokens.estimate("m", 400) < 100
+    assert bench.dispatcher.estimates.rates.estimate("m", 400) < 100
 
 
 @pytest.mark.parametrize("policy", ["bid_price", "fifo+safety", "round_robin", "join_shortest_queue"])
@@ -73,8 +74,7 @@ async def test_limits(make) -> None:
     with pytest.raises(RefusedError) as error:
         bench.dispatcher.submit(JOB)
     assert (error.value.status, error.value.code) == (429, "queue_full")
-    worker = bench.worker("a")
-    worker.models = frozenset({"m"})
+    bench.worker("a", models="m")
     await bench.settle()
     with pytest.raises(RefusedError) as error:
         bench.dispatcher.submit(Job("other", 10))
@@ -96,6 +96,37 @@ async def test_a_deadline_ends_the_wait(make) -> None:
     assert error.value.code == "waited_too_long"
     assert error.value.retry_after_s >= 1.0
     assert ticket.id not in bench.dispatcher.tickets
+
+
+async def test_the_time_to_wait_is_kept_when_it_is_long_enough_to_get_its_timer_late(make) -> None:
+    bench = make()
+    bench.worker("a", slots=1)
+    loop = asyncio.get_running_loop()
+    bench.dispatcher.clock = bench.dispatcher.room._clock = loop.time
+    bench.dispatcher.submit(JOB)
+    ticket = bench.dispatcher.submit(Job("m", 400, deadline_s=0.3))
+    before_s = loop.time()
+    with pytest.raises(RefusedError):
+        await bench.dispatcher.released(ticket)
+    assert 0.29 <= loop.time() - before_s < 2.0
+
+
+@pytest.mark.parametrize(
+    ("slots", "update_s", "updates"), [(8, 0.25, 2), (1, 0.25, 13), (1, math.inf, 1)], ids=["room", "queue", "never"]
+)
+async def test_prices_are_updated_seldom_while_nobody_has_to_wait(make, slots, update_s, updates) -> None:
+    bench = make(update_s=update_s)
+    bench.worker("a", slots=slots)
+    await bench.where(bench.dispatcher.submit(JOB))
+    bench.dispatcher.submit(JOB)
+    seen = []
+    bench.dispatcher.controller.update = lambda now_s: seen.append(now_s)
+    for _ in range(39):  # 3.9 seconds
+        bench.clock.now_s += 0.1
+        ticket = bench.dispatcher.submit(JOB)
+        await bench.where(ticket)
+        bench.dispatcher.cancelled(ticket)
+    assert len(seen) == pytest.approx(updates, abs=1)
 
 
 async def test_prices_move_beside_the_loop_while_it_decides(make) -> None:
@@ -259,7 +290,7 @@ async def test_a_retry_stays_with_workers_of_its_model(make) -> None:
     bench.worker("a", slots=8)
     ticket = bench.dispatcher.submit(JOB)
     await bench.settle()
-    bench.worker("b").models = frozenset({"other"})
+    bench.worker("b", models="other")
     bench.dispatcher.failed(ticket, Failure.FAULT)
     bench.dispatcher.retry(ticket)
     assert await bench.where(ticket) == "a"

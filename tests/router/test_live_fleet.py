@@ -102,6 +102,16 @@ async def test_all_workers_may_die_and_those_who_wait_are_served_later() -> None
         assert router.dispatcher.workers["a"].breaker.state is BreakerState.CLOSED
 
 
+async def test_workers_that_are_alike_share_alike() -> None:
+    a, b = await start(LiveWorker("a", **SLOW), LiveWorker("b", **SLOW))
+    async with routed([a, b]) as router:
+        await joined(router, "a", "b")
+        asked = ask(router, 12, 20)
+        await until(lambda: sum(w.leases for w in router.state().workers) == 12)
+        assert min(w.leases for w in router.state().workers) >= 4
+        assert await ended(router, asked) == ["whole"] * 12
+
+
 async def test_who_runs_on_a_worker_that_dies_is_told_or_tried_elsewhere() -> None:
     a, b = await start(LiveWorker("a", **SLOW), LiveWorker("b", **SLOW))
     async with routed([a, b]) as router:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from typing import Any
 
@@ -63,6 +64,25 @@ async def test_usage_that_was_asked_for_stays() -> None:
     async with FakeWorker(streams(chunk("a"), USAGE_EVENT, DONE)).running() as worker, router(worker) as routed:
         assert (await post(routed, asked))[1] == chunk("a") + USAGE_EVENT + DONE
         assert json.loads(worker.bodies[0]) == asked
+
+
+async def test_what_ends_leaves_nothing_for_the_garbage_collector() -> None:
+    """The router collects seldom, so no request may leave objects behind that hold one another."""
+    behave = streams(chunk("a"), 0.01, chunk("b"), USAGE_EVENT + DONE)
+    async with FakeWorker(behave).running() as worker, router(worker) as routed:
+        gc.collect()
+        gc.disable()
+        try:
+            for body in (STREAM, WHOLE, STREAM):
+                await post(routed, body)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            left = [type(one).__name__ for one in gc.garbage if type(one).__module__.startswith("bidroute")]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+    assert left == []
 
 
 async def test_events_come_as_they_are_made() -> None:
@@ -285,8 +305,8 @@ async def test_a_batch_of_prompts_counts_as_many_sequences() -> None:
     async with FakeWorker(answers(COMPLETION)).running() as worker, router(worker) as routed:
         await post(routed, {"model": "tiny", "prompt": ["ab", "abcd"], "n": 2})
         job = routed.dispatcher.tickets[0].job
-        assert (job.choices, job.prompt_bytes) == (4, 3)
-        assert routed.dispatcher.ends == [("finished", 3, 5)]  # 7 prompt tokens over two prompts
+        assert (job.choices, job.prompts, job.prompt_bytes) == (4, 2, 3)
+        assert routed.dispatcher.ends == [("finished", 7, 5)]
 
 
 async def test_workers_may_answer_http_1_0_style() -> None:

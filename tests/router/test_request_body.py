@@ -34,6 +34,27 @@ def test_a_completion(prompt: Any, size: int, tokens: int | None, choices: int) 
     assert (facts.prompt_bytes, facts.prompt_tokens, facts.choices, facts.wants_usage) == (size, tokens, choices, True)
 
 
+@pytest.mark.parametrize(
+    ("fields", "exact_tokens"),
+    [
+        ({"max_tokens": 9, "ignore_eos": True}, 9),
+        ({"max_tokens": 9, "min_tokens": 9}, 9),
+        ({"max_tokens": 9, "min_tokens": 8}, 0),
+        ({"max_tokens": 9}, 0),
+        ({"ignore_eos": True}, 0),
+        ({"min_tokens": 4}, 0),
+        ({"max_tokens": 9, "ignore_eos": True, "stop": []}, 9),
+        ({"max_tokens": 9, "ignore_eos": True, "stop": None}, 9),
+        ({"max_tokens": 9, "ignore_eos": True, "stop": ["x"]}, 0),
+        ({"max_tokens": 9, "ignore_eos": True, "stop": "x"}, 0),
+        ({"max_tokens": -1, "ignore_eos": True}, 0),
+    ],
+)
+def test_a_length_that_the_body_fixes(fields: dict[str, Any], exact_tokens: int) -> None:
+    assert completion_facts(encoded(model="m", prompt="a", **fields)).exact_tokens == exact_tokens
+    assert chat_facts(encoded(model="m", messages=[], **fields)).exact_tokens == exact_tokens
+
+
 def test_tools_count_as_prompt() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     plain = chat_facts(encoded(model="m", messages=[]))

@@ -284,3 +284,13 @@ async def test_nothing_a_client_says_is_logged(caplog: pytest.LogCaptureFixture)
     assert not any(secret in line for line in lines)
     told = json.loads(next(line for line in lines if "id-1" in line))
     assert (told["event"], told["outcome"], told["worker"], told["output_tokens"]) == ("request", "finished", "a", 5)
+    assert "tenant" not in told
+
+
+async def test_a_trusted_tenant_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    hint = "x-llm-d-inference-fairness-id"
+    async with FakeWorker(answers(COMPLETION)).running() as worker, router(worker, trusted_hints=(hint,)) as routed:
+        with caplog.at_level(logging.INFO, logger="bidroute"):
+            await call(routed, "POST", "/v1/completions", json={"model": "m", "prompt": "a"}, headers={hint: "team-a"})
+    (record,) = [record for record in caplog.records if record.getMessage() == "request"]
+    assert record.fields["tenant"] == "team-a"

@@ -12,7 +12,7 @@ from random import Random
 
 from tests.soak.live import LiveWorker, Outcome, Routed, leaks, routed
 
-NOT_STREAMED, LEAVES = 0.25, 0.15  # shares of the requests
+NOT_STREAMED, LEAVES, SEVERAL = 0.25, 0.15, 0.1  # shares of the requests
 CALM_S = 30  # with no request ending, after the last fault: more than a breaker's pause, and than any timeout here
 
 
@@ -42,7 +42,7 @@ class Chaos:
     async def run(self, **settings: object) -> Report:
         for worker in self.workers:
             await worker.start()
-        async with routed(self.workers, **settings) as router:
+        async with routed(self.workers, **{"hang_timeout_s": 0.8, **settings}) as router:
             breaking = asyncio.create_task(self._break_things(router))
             clients = await self._send(router)
             breaking.cancel()
@@ -81,9 +81,15 @@ class Chaos:
         tokens, stream = random.randint(1, 60), random.random() > NOT_STREAMED
         leaves, how = random.random() < LEAVES, random.random()
         leave_after = random.randint(1, tokens) if leaves and stream and how < 0.5 else None
+        choices = random.randint(2, 4) if random.random() < SEVERAL else 1
         leave_s = 0.3 * random.random() ** 2 if leaves and leave_after is None else None
         return router.ask(
-            tokens, stream=stream, prompt_tokens=random.randint(1, 200), leave_after=leave_after, leave_s=leave_s
+            tokens,
+            stream=stream,
+            prompt_tokens=random.randint(1, 200),
+            choices=choices,
+            leave_after=leave_after,
+            leave_s=leave_s,
         )
 
     def _judge(self, outcome: Outcome) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -114,17 +115,31 @@ class Routed:
         *,
         stream: bool = True,
         prompt_tokens: int = 20,
+        text: str | None = None,
+        choices: int = 1,
         leave_after: int | None = None,
         leave_s: float | None = None,
         request_id: str | None = None,
+        model: str = "",
     ) -> Outcome:
-        """One completion of exactly so many tokens; the client leaves after so many of them, or so much time."""
-        body = {"prompt": [1] * prompt_tokens, "max_tokens": tokens, "ignore_eos": True, "stream": stream}
+        """One completion of exactly so many tokens, of a prompt of so many ids, or of this text.
+
+        The client leaves after so many of them, or so much time.
+        """
+        prompt = [1] * prompt_tokens if text is None else text
+        body = {
+            "model": model,
+            "prompt": prompt,
+            "n": choices,
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "stream": stream,
+        }
         headers = {"x-request-id": request_id} if request_id else {}
         got = _Received()
         try:
             async with asyncio.timeout(leave_s):
-                return await self._ask(body, headers, tokens, leave_after, got)
+                return await self._ask(body, headers, tokens * choices, leave_after, got)
         except TimeoutError:
             return got.outcome("left")
         except (aiohttp.ClientError, ConnectionError) as problem:
@@ -146,7 +161,7 @@ class Routed:
                 if "error" in event:
                     return got.outcome("broken", str(event["error"]["code"]))
                 for choice in event["choices"]:
-                    got.text(choice["text"])
+                    got.text(choice)
                 if leave_after is not None and got.count >= leave_after:
                     answer.close()
                     return got.outcome("left")
@@ -158,18 +173,21 @@ class _Received:
 
     def __init__(self) -> None:
         self.count = 0
+        self._by_choice: Counter[int] = Counter()
         self.in_order = True
         self.worker = ""
 
-    def text(self, text: str) -> None:
-        for token in text.split():
+    def text(self, choice: dict[str, Any]) -> None:
+        for token in choice["text"].split():
             self.count += 1
-            self.in_order &= token == str(self.count)
+            self._by_choice[choice["index"]] += 1
+            self.in_order &= token == str(self._by_choice[choice["index"]])
 
     def whole(self, status: int, answer: Any, tokens: int) -> Outcome:
         if status != 200:
             return self.outcome("error", f"{status} {answer['error']['code']}")
-        self.text(answer["choices"][0]["text"])
+        for choice in answer["choices"]:
+            self.text(choice)
         return self.outcome("whole" if self.count == tokens else "wrong")
 
     def outcome(self, kind: str, detail: str = "") -> Outcome:
@@ -217,10 +235,9 @@ def free_port() -> int:
 
 def leaks(dispatcher: Dispatcher) -> list[str]:
     """What is left in a dispatcher that should hold nothing any more."""
-    state = dispatcher.controller.state
     left = {
-        "leases": int(state.fleet.open_leases.sum()),
-        "queue": len(state.queue),
+        "leases": int(dispatcher.controller.state.fleet.open_leases.sum()),
+        "queue": sum(len(controller.state.queue) for controller in dispatcher.roster.controllers()),
         "tickets": len(dispatcher.tickets),
         "waiting": len(dispatcher.room.waiting),
         "apart": len(dispatcher.room.apart),

@@ -25,7 +25,7 @@ BURST = 120
 PREEMPTIONS = "num_preemptions_total"
 # The first burst meets a router that still takes too many bytes for a token: this model has four times as many tokens
 # as English text would be. By the second it has learned.
-MOST = {"first": (4, 25), "second": (1, 5)}  # waiting in an engine, and preempted in all
+MOST = {"first": (4, 5), "second": (1, 5)}  # waiting in an engine, and preempted in all
 
 
 def chat(output_tokens, **more):

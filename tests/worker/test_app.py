@@ -74,7 +74,7 @@ BAD = [
     (COMPLETIONS, {}, 400),
     (COMPLETIONS, {"prompt": ""}, 400),
     (COMPLETIONS, {"prompt": ["a", "b"]}, 400),
-    (COMPLETIONS, {"prompt": "a", "n": 2}, 400),
+    (COMPLETIONS, {"prompt": "a", "n": 0}, 400),
     (COMPLETIONS, {"prompt": "a", "max_tokens": 0}, 400),
     (COMPLETIONS, {"prompt": "a", "max_tokens": "many"}, 400),
     (COMPLETIONS, {"prompt": "a", "stream_options": {}}, 400),
@@ -116,6 +116,23 @@ async def test_what_a_router_learns_of_it() -> None:
         assert await one.metric("vllm:engine_sleep_state", 'sleep_state="awake"') == 1.0
         assert (await one.get("/health"))[0] == 200
         assert (await one.post("/v1/embeddings", {"input": ["abcd", "efgh"]}))[1]["usage"]["prompt_tokens"] == 2
+
+
+async def test_several_choices_are_sequences_of_their_own() -> None:
+    async with live(batch_slots=2) as one:
+        body = {"prompt": [1] * 5, "max_tokens": 3, "ignore_eos": True, "n": 3}
+        _, answer = await one.post(COMPLETIONS, body)
+        assert [(choice["index"], choice["text"]) for choice in answer["choices"]] == [(k, " 1 2 3") for k in range(3)]
+        assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": 14}
+        events = await one.events(COMPLETIONS, {**body, "stream_options": {"include_usage": True}})
+        chunks = [event["choices"][0] for event in events[:-2]]
+        for index in range(3):
+            assert "".join(chunk["text"] for chunk in chunks if chunk["index"] == index) == " 1 2 3"
+        assert (events[-2]["usage"]["completion_tokens"], events[-1]) == (9, "[DONE]")
+        assert await one.metric("vllm:prompt_tokens_total") == 30.0
+        chat = await one.events(CHAT, {"messages": HELLO, "max_tokens": 2, "ignore_eos": True, "n": 2})
+        roles = [e["choices"][0]["index"] for e in chat[:-1] if "role" in e["choices"][0]["delta"]]
+        assert roles == [0, 1]
 
 
 async def test_metrics_follow_the_requests() -> None:

@@ -97,6 +97,16 @@ def serve_command(
             help="debug, info (a JSON line for each request), warning or error. Prompts and keys are never logged.",
         ),
     ] = "info",
+    traces: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            show_default=False,
+            rich_help_panel=_HTTP,
+            help="Send OpenTelemetry traces to this OTLP endpoint, such as http://127.0.0.1:4318/v1/traces; needs the "
+            "extra bidroute[otel]. None are sent otherwise.",
+        ),
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
@@ -143,6 +153,7 @@ def serve_command(
 
     http = {"host": host, "port": port, "trusted_hints": trust, "api_keys": _keys()}
     routing = {"policy": policy, "objective": objective, "lengths": lengths, "admin_port": admin_port}
+    routing["otlp_endpoint"] = traces
     routing["admin_token"] = os.environ.get(_TOKEN_VARIABLE) or None
     settings = merged(config, worker or [], routing, http, prefill or [])
     run(settings, log_level, None if worker or prefill else config)

@@ -15,6 +15,7 @@ import numpy as np
 from bidroute.core.devices import Device
 from bidroute.core.leases import DeviceLedger, LeasePool, LeaseState, Status
 from bidroute.core.ledger_kernels import advance_rows, change_row, count_row, pace
+from bidroute.core.paces import Paces
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.core.requests import Request
 from bidroute.errors import ConfigError, LedgerError
@@ -22,7 +23,6 @@ from bidroute.errors import ConfigError, LedgerError
 __all__ = ["DeviceLedger", "Fleet", "Lease", "LeasePool", "LeaseState", "Status"]
 
 PENDING, PREFILLING, DECODING = int(LeaseState.PENDING), int(LeaseState.PREFILLING), int(LeaseState.DECODING)
-PERIOD_SMOOTHING = 0.1  # weight of the newest iteration time in a device's running mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Fleet:
     the batch; `kv_tokens_pending`: the same sum over the pending ones; `prefill_tokens`: Σ prompt + decoded over
     the pending and the prefilling ones; `batch_slots`: B_g; `kv_tokens`: C_g; `block_size`; `usable_kv_tokens`:
     C_g in whole blocks, the largest KV peak that can ever run there. `totals` int64[9, G] holds them in this order,
-    for kernels. float64[G]: `speed`, and `period_s`, the running mean duration of an iteration. `active` int64[A] are
-    the indexes of the devices that take new requests, rising.
+    for kernels. float64[G]: `speed`, and `period_s`, the recent mean duration of an iteration, one of `paces`. `active`
+    int64[A] are the indexes of the devices that take new requests, rising; `members` of all that it is about.
     """
 
     def __init__(self, devices: list[Device]) -> None:
@@ -58,6 +58,7 @@ class Fleet:
         self.totals: IntArray = np.zeros((9, 0), dtype=np.int64)
         self.speed: FloatArray = np.zeros(0)
         self.period_s: FloatArray = np.zeros(0)
+        self.paces = Paces()
         for device in devices:
             self.join(device)
 
@@ -101,6 +102,16 @@ class Fleet:
         device, row, _, state = self._read(request_id)
         self._change(device, row, decoded_tokens, state)
 
+    def reestimate(self, request_id: int, prompt_tokens: int) -> None:
+        """The prompt is now believed to have `prompt_tokens`, for hosts that only estimate it."""
+        if prompt_tokens < 0:
+            raise LedgerError(f"request {request_id}: {prompt_tokens} prompt tokens; expected 0 or more")
+        device, position = self.locate(request_id)
+        row = int(self.pool.offset[device]) + position
+        count_row(self.pool.columns, self.totals, device, row, -1)
+        self.pool.columns[1, row] = prompt_tokens
+        count_row(self.pool.columns, self.totals, device, row, 1)
+
     def advance(self, device: int, periods: int, duration_s: float) -> None:
         """`periods` decode iterations passed on a device in `duration_s`: every decoding lease has as many more."""
         ledger, pool = self._present(device), self.pool
@@ -111,9 +122,7 @@ class Fleet:
 
     def observe_pace(self, device: int, periods: int, duration_s: float) -> None:
         """`periods` iterations of a device took `duration_s`, for hosts that do not see all of them."""
-        if periods > 0 and duration_s > 0:
-            keep = (1.0 - PERIOD_SMOOTHING) ** periods
-            self.period_s[device] = keep * float(self.period_s[device]) + (1.0 - keep) * duration_s / periods
+        self.paces.observe(device, int(self.open_leases[device]), periods, duration_s)
 
     def preempt(self, request_id: int) -> None:
         """The engine threw the request out of its batch, back into its own queue."""
@@ -158,7 +167,8 @@ class Fleet:
         self.ledgers.append(DeviceLedger(device, self.pool, len(self.ledgers)))
         self._name_totals(np.concatenate([self.totals, np.zeros((9, 1), dtype=np.int64)], axis=1))
         self.speed = np.append(self.speed, device.speed)
-        self.period_s = np.append(self.period_s, device.period_s)
+        self.paces.join(device)
+        self.period_s = self.paces.period_s
         self._note_capacity(len(self.ledgers) - 1, device)
         return len(self.ledgers) - 1
 
@@ -213,8 +223,20 @@ class Fleet:
         """A copy of all arrays as they are now, to be read in another thread; it takes no events."""
         fleet = copy(self)
         fleet.pool = self.pool.frozen()
-        fleet.period_s, fleet.speed = self.period_s.copy(), self.speed.copy()
+        fleet.paces, fleet.speed = self.paces.frozen(), self.speed.copy()
+        fleet.period_s = fleet.paces.period_s
         fleet._name_totals(self.totals.copy())
+        return fleet
+
+    def limited_to(self, devices: IntArray) -> Fleet:
+        """This fleet with the same leases, of which only `devices` take requests; `members` are these.
+
+        It goes on sharing all that happens to leases; after a change to devices it is to be taken anew.
+        """
+        fleet = copy(self)
+        fleet.members = devices
+        fleet.active = self.active[np.isin(self.active, devices)]
+        fleet._largest_kv_tokens = int(self.usable_kv_tokens[fleet.active].max(initial=0))
         return fleet
 
     def running(self) -> tuple[IntArray, IntArray]:
@@ -247,4 +269,5 @@ class Fleet:
     def _note_devices(self) -> None:
         active = [index for index, ledger in enumerate(self.ledgers) if ledger.status is Status.ACTIVE]
         self.active: IntArray = np.array(active, dtype=np.int64)
+        self.members: IntArray = np.arange(len(self.ledgers))
         self._largest_kv_tokens = int(self.usable_kv_tokens[self.active].max(initial=0))

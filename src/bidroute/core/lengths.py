@@ -14,6 +14,7 @@ handful of requests.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -70,6 +71,7 @@ class LengthModel:
         self._scale = np.ones(classes)  # of the prior, as of each class's last estimate
         nobody = np.zeros(0, dtype=np.int64)
         self.survival = np.stack([self._estimate(c, nobody) for c in range(classes)])
+        self._log_moments = np.stack([self._log_moments_of(c) for c in range(classes)])
 
     @property
     def finished(self) -> IntArray:
@@ -79,6 +81,18 @@ class LengthModel:
     def mean_tokens(self, length_class: int) -> float:
         """Mean output length of a class, in tokens."""
         return float(self.survival[length_class].sum())
+
+    @property
+    def resolution(self) -> float:
+        """How well classes tell lengths apart: the share of the log lengths' variance that lies between classes.
+
+        0 with one class, or with none finished; 1 were every class of one length.
+        """
+        share = self.finished / max(int(self.finished.sum()), 1)
+        mean, square = share @ self._log_moments
+        within = share @ (self._log_moments[:, 1] - self._log_moments[:, 0] ** 2)
+        variance = float(square - mean * mean)
+        return max(1.0 - float(within) / variance, 0.0) if variance > 0.0 else 0.0
 
     def observe(self, length_class: int, output_tokens: int) -> None:
         """A request of this class finished with `output_tokens` (1 or more)."""
@@ -112,6 +126,7 @@ class LengthModel:
                 continue
             self._scale[c] = scale[c]
             self.survival[c] = self._estimate(c, running_tokens[running_class == c])
+            self._log_moments[c] = self._log_moments_of(c)
             self._learned[c] += self._unlearned[c]
             self._unlearned[c] = 0
             self.version += 1
@@ -137,6 +152,18 @@ class LengthModel:
         median = float(self._prior_median[length_class] * self._scale[length_class])
         ended = self._ended[length_class] / self._weight[length_class]
         return product_limit(ended, running_tokens, median, self._shape, PRIOR_WEIGHT)
+
+    def _log_moments_of(self, length_class: int) -> FloatArray:
+        """Mean of the log length and of its square in a class, float64[2]."""
+        moments: FloatArray = _log_weights(self.horizon_tokens) @ self.survival[length_class, 1:]
+        return moments
+
+
+@lru_cache(maxsize=2)
+def _log_weights(horizon_tokens: int) -> FloatArray:
+    """How far the log, and its square, grow from θ to θ + 1: weights of S(θ) in their means, float64[2, horizon]."""
+    logs = np.log(np.arange(1.0, horizon_tokens + 2.0))
+    return np.stack([np.diff(logs), np.diff(logs * logs)])
 
 
 def _check(classes: int, horizon_tokens: int, prior_median_tokens: FloatArray | None, prior_shape: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -148,6 +149,11 @@ class WaitingQueue:
         self._requests[request.id] = request
         self._rows += 1
         self._entered += 1
+
+    def reestimate(self, request_id: int, prompt_tokens: int) -> None:
+        """The prompt is now believed to have `prompt_tokens`. Raises LedgerError when it does not wait here."""
+        self._requests[request_id] = replace(self.request(request_id), prompt_tokens=prompt_tokens)
+        self._ints[PROMPT_TOKENS, self._position[request_id]] = prompt_tokens
 
     def remove(self, request_id: int) -> Request:
         """Take a request out and return it. Raises LedgerError when it does not wait here."""

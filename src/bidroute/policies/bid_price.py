@@ -30,8 +30,7 @@ from bidroute.policies.arrivals import ArrivalHistory
 from bidroute.policies.base import Assignment, Decision, Explanation, Hold, Policy, Timing
 from bidroute.policies.bid_kernels import rank_by_best_device
 from bidroute.policies.bids import Bidding, Bids
-from bidroute.policies.pace import PaceTracker
-from bidroute.policies.patience import SojournTracker
+from bidroute.policies.patience import SojournTracker, trusted_patience
 from bidroute.policies.price_updates import PriceUpdates
 from bidroute.policies.registry import PolicySettings, register
 from bidroute.policies.release_kernels import FOR_LATER, PRICED_OUT, REASONS, Limits, release
@@ -66,9 +65,9 @@ class BidPrice(Policy):
         self._history = ArrivalHistory()
         self._sojourn = SojournTracker()
         self._updates = PriceUpdates(self.shadow_prices, self._history, seed)
-        self._pace = PaceTracker()
         self._new_arrivals = 0
         self._service_s = 1.0
+        self._resolution = 0.0  # how well the lengths of those who wait can be told apart
         self._chosen: IntArray = np.empty(64, dtype=np.int64)  # device by row, of the last decision
         self._held: IntArray = np.empty(REASONS, dtype=np.int64)
 
@@ -77,7 +76,8 @@ class BidPrice(Policy):
         """The completion time past which a request is overdue, in seconds."""
         if self.objective.threshold_s:
             return self.objective.threshold_s
-        return self.objective.patience * max(self._sojourn.mean_s, self._service_s)
+        patience = trusted_patience(self.objective.patience, self._resolution)
+        return patience * max(self._sojourn.mean_s, self._service_s)
 
     def request_arrived(self, now_s: float, request: Request, length_class: int) -> None:
         """Remember the arrival for the forecast."""
@@ -87,10 +87,13 @@ class BidPrice(Policy):
     def update(self, now_s: float, state: RoutingState) -> None:
         """Track the mean sojourn, step the prices when due, and tabulate what lengths have taught since."""
         if self._new_arrivals:
-            inside = len(state.queue) + int(state.fleet.open_leases.sum())
+            inside = len(state.queue) + int(state.fleet.open_leases[state.fleet.members].sum())
             self._sojourn.observe(inside, self._history.rate_per_s(now_s), self._new_arrivals)
             self._new_arrivals = 0
             self._service_s = self._updates.service_s(state)
+        if len(state.queue):
+            known = float(np.mean(state.queue.exact_tokens > 0))
+            self._resolution = known + (1.0 - known) * state.lengths.resolution
         self._updates.run(now_s, state, self.objective, self.threshold_s)
         self._admission.residuals.refresh(state.lengths)
         self.shadow_prices.columns(state.lengths)
@@ -152,7 +155,8 @@ class BidPrice(Policy):
     # --- parts of a decision ----------------------------------------------------------------------------------
 
     def _bidding(self, state: RoutingState) -> Bidding:
-        scale, pace_s = self._updates.price_scale or 1.0, self._pace.marginal_s(state.fleet)
+        scale, fleet = self._updates.price_scale or 1.0, state.fleet
+        _, pace_s = fleet.paces.expected(fleet.open_leases)
         return Bidding(self.objective, self.shadow_prices, scale, self.threshold_s, pace_s)
 
     def _considered(self, state: RoutingState, devices: Sequence[int], bidding: Bidding) -> Considered:

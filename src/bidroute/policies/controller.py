@@ -7,10 +7,12 @@ length model consistent, so that no host can forget a lease or a length.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 
 from bidroute.core.devices import Device
 from bidroute.core.fleet import Fleet, Lease
-from bidroute.core.queue import WaitingQueue
+from bidroute.core.queue import IntArray, WaitingQueue
 from bidroute.core.requests import Request
 from bidroute.core.state import RoutingState
 from bidroute.errors import LedgerError, NeverFitsError
@@ -51,8 +53,9 @@ class Controller:
         if request.id in self.state.fleet:
             raise LedgerError(f"request {request.id} has an open lease already; ids must be unique")
         prediction = self.predictor.predict(request)
-        self._refuse_what_never_fits(request, self._peak_tokens(request, prediction.exact_tokens))
-        self.state.queue.add(request, prediction.length_class, prediction.exact_tokens)
+        exact_tokens = request.exact_tokens or prediction.exact_tokens
+        self._refuse_what_never_fits(request, self._peak_tokens(request, exact_tokens))
+        self.state.queue.add(request, prediction.length_class, exact_tokens)
         self.policy.request_arrived(now_s, request, prediction.length_class)
 
     def _refuse_what_never_fits(self, request: Request, peak_tokens: int) -> None:
@@ -100,6 +103,13 @@ class Controller:
         """The request has produced this many tokens in all."""
         self.state.fleet.progress(request_id, decoded_tokens)
 
+    def reestimated(self, request_id: int, prompt_tokens: int) -> None:
+        """The prompt, waiting or leased, is now believed to have this many tokens. Unknown ids raise LedgerError."""
+        if request_id in self.state.queue:
+            self.state.queue.reestimate(request_id, prompt_tokens)
+        else:
+            self.state.fleet.reestimate(request_id, prompt_tokens)
+
     def preempted(self, request_id: int) -> None:
         """The engine threw the request out of its batch, back into its own queue."""
         self.state.fleet.preempt(request_id)
@@ -133,6 +143,20 @@ class Controller:
         if self.require_max_tokens and request.max_tokens is not None:
             output_tokens = max(output_tokens, request.max_tokens)
         return request.prompt_tokens + output_tokens
+
+    # --- parts of a fleet -------------------------------------------------------------------------------------
+
+    def part(self, policy: Policy, devices: IntArray) -> Controller:
+        """A controller beside this one, over the same ledger and length model, whose queue is for `devices` alone."""
+        part = copy(self)
+        part.policy = policy
+        part.state = replace(self.state, queue=WaitingQueue())
+        part.limit_to(self, devices)
+        return part
+
+    def limit_to(self, whole: Controller, devices: IntArray) -> None:
+        """The devices of `whole` have changed: this part of it is about these."""
+        self.state = replace(self.state, fleet=whole.state.fleet.limited_to(devices))
 
     # --- devices ----------------------------------------------------------------------------------------------
 

@@ -3,6 +3,9 @@
 A fixed number of seconds fits one workload. By Little's law the requests inside the system over their arrival rate
 is the mean time they spend in it; a multiple of that fits every workload. It steadies itself: favouring short
 requests too much lowers the number inside, hence the threshold, and the long ones become overdue sooner.
+
+Patience buys a shorter mean by letting the large requests wait. Where nobody can tell which ones will be long, and only
+the prompts differ, it buys less, and in long queues nothing: then less of it is had.
 """
 
 from __future__ import annotations
@@ -10,6 +13,14 @@ from __future__ import annotations
 import math
 
 MEMORY_ARRIVALS = 300.0
+RESOLVED = 0.3  # `LengthModel.resolution` from which on all of the patience pays; predictions off by e reach this
+BLIND_SHARE = 0.4  # of the patience beyond 1, where lengths are not told apart at all
+
+
+def trusted_patience(patience: float, resolution: float) -> float:
+    """The patience to have when lengths are told apart this well (0 not at all, 1 exactly)."""
+    share = BLIND_SHARE + (1.0 - BLIND_SHARE) * min(resolution / RESOLVED, 1.0)
+    return min(patience, 1.0) + max(patience - 1.0, 0.0) * share
 
 
 class SojournTracker:

@@ -34,6 +34,11 @@ class Child:
         with log.open("wb") as output:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     async def answers(self, url: str, ready: Callable[[bytes], bool] = lambda _: True) -> None:
         """Return when GET `url` answers 200 with a body that is `ready`.
 

@@ -41,6 +41,14 @@ class AttemptError(Exception):
         return error_event(self.status, self.detail, self.code)
 
 
+class HungError(TimeoutError):
+    """The worker's engine stands still, and has for `silent_s`."""
+
+    def __init__(self, silent_s: float) -> None:
+        super().__init__()
+        self.silent_s = silent_s
+
+
 class ClientGoneError(Exception):
     """The client closed its connection, or reads nothing any more."""
 

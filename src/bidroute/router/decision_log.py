@@ -93,8 +93,12 @@ class DecisionLog:
 
     def _remember(self, state: DecisionState) -> None:
         self.recent.append(state)
-        self._by_request.setdefault(state.request_id, deque(maxlen=MOST_OF_ONE)).append(state)
-        self._by_request.move_to_end(state.request_id)
+        before = self._by_request.get(state.request_id)
+        if before is None:
+            self._by_request[state.request_id] = deque((state,), MOST_OF_ONE)
+        else:
+            before.append(state)
+            self._by_request.move_to_end(state.request_id)
         if len(self._by_request) > REMEMBERED:
             self._by_request.popitem(last=False)
 

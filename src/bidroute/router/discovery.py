@@ -18,6 +18,21 @@ from bidroute.errors import BidrouteError
 from bidroute.router.readings import Reading, parse_reading
 from bidroute.router.workers import Worker
 
+# What prompts are made of, more or less: prose, names and numbers, code, JSON.
+SAMPLE_TEXT = """You are a careful assistant. Answer in plain English, and say so when you are not certain.
+
+The ferry from Rostock was 40 minutes late on Tuesday 14 March, so Dr. Okonkwo missed the first of her three meetings.
+Please summarise the correspondence below in two sentences; then list every date, price (EUR 1,249.50) and address.
+
+def moving_average(values, window=5):
+    totals = [0.0]
+    for value in values:
+        totals.append(totals[-1] + value)
+    return [(totals[i + window] - totals[i]) / window for i in range(len(values) - window + 1)]
+
+{"order_id": "A-20931", "items": [{"sku": "XR7", "quantity": 3}], "note": "livraison à l'étage, s'il vous plaît"}
+"""
+
 
 class UnreachableError(BidrouteError):
     """Neither the metrics nor the models of a worker could be read."""
@@ -37,7 +52,10 @@ class DiscoverySettings:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a worker can hold; None where it does not say. `kind` is "vllm", "sglang" or "" (unknown)."""
+    """What a worker can hold; None where it does not say. `kind` is "vllm", "sglang" or "" (unknown).
+
+    `tokens_per_byte` is what its tokenizer made of a sample text.
+    """
 
     kind: str
     batch_slots: int | None
@@ -45,6 +63,7 @@ class Capacity:
     block_size: int | None
     max_model_len: int | None
     models: frozenset[str] | None
+    tokens_per_byte: float | None = None
 
 
 async def discover(
@@ -60,13 +79,21 @@ async def discover(
     models, longest, owner = _models(listing)
     kind = reading.kind or owner
     slots, kv_tokens = reading.batch_slots, reading.kv_tokens
+    rate = await _tokens_per_byte(ask, min(models, default="") if models else "")
     if kind == "vllm":
         told = await ask.json("/server_info?config_format=json", ask.settings.server_info_timeout_s)
         slots = _times(_vllm_slots(told), reading.engines)
     elif kind == "sglang" and (slots is None or kv_tokens is None):
         told_slots, told_tokens = await _ask_sglang(ask)
         slots, kv_tokens = slots or told_slots, kv_tokens or told_tokens
-    return Capacity(kind, slots, kv_tokens, reading.block_size, longest, models)
+    return Capacity(kind, slots, kv_tokens, reading.block_size, longest, models, rate)
+
+
+async def _tokens_per_byte(ask: _Asker, model: str) -> float | None:
+    """What the worker's own tokenizer makes of a sample text; None where it has no `/tokenize` (vLLM and SGLang do)."""
+    told = await ask.json("/tokenize", body={"model": model, "prompt": SAMPLE_TEXT})
+    count = _positive(told.get("count")) if isinstance(told, dict) else None
+    return None if count is None else count / len(SAMPLE_TEXT.encode())
 
 
 class SlotEstimate:
@@ -119,7 +146,7 @@ def _out_of_slots(reading: Reading) -> bool:
 
 
 class _Asker:
-    """GET requests to one worker; an answer other than 200 with a readable body is None."""
+    """Questions to one worker; an answer other than 200 with a readable body is None."""
 
     def __init__(self, session: aiohttp.ClientSession, worker: Worker, settings: DiscoverySettings) -> None:
         self.session = session
@@ -131,19 +158,21 @@ class _Asker:
         body = await self._get(path)
         return None if body is None else body.decode("utf-8", "replace")
 
-    async def json(self, path: str, timeout_s: float | None = None) -> Any:
-        body = await self._get(path, timeout_s)
+    async def json(self, path: str, timeout_s: float | None = None, body: Any = None) -> Any:
+        answer = await self._get(path, timeout_s, body)
         try:
-            return None if body is None else msgspec.json.decode(body)
+            return None if answer is None else msgspec.json.decode(answer)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.problems.add(f"{path} is not JSON")
             return None
 
-    async def _get(self, path: str, timeout_s: float | None = None) -> bytes | None:
+    async def _get(self, path: str, timeout_s: float | None = None, body: Any = None) -> bytes | None:
+        """The answer to a GET, or to a POST of this JSON."""
         timeout = aiohttp.ClientTimeout(total=timeout_s or self.settings.timeout_s)
-        url = self.worker.url + path
+        url, method = self.worker.url + path, "GET" if body is None else "POST"
+        headers = self.worker.headers
         try:
-            async with self.session.get(url, headers=self.worker.headers, timeout=timeout) as answer:
+            async with self.session.request(method, url, headers=headers, json=body, timeout=timeout) as answer:
                 if answer.status != 200:
                     self.problems.add(f"status {answer.status} from {path}")
                     return None

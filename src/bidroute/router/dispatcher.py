@@ -11,12 +11,14 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, Policy, PolicySettings, build_policy
-from bidroute.router.calibration import PromptTokens
+from bidroute.router.attempts import HungError
+from bidroute.router.estimates import Estimates
 from bidroute.router.metrics import RouterMetrics
-from bidroute.router.off_loop import IDLE_UPDATE_S, Updates
+from bidroute.router.off_loop import Updates
 from bidroute.router.prefill_pool import LeaseStage
 from bidroute.router.prefill_stage import LOOK_S, PrefillStage
 from bidroute.router.releases import Releases
@@ -51,20 +53,21 @@ class Dispatcher:
         self.metrics = metrics or RouterMetrics()
         self.tickets: dict[int, Ticket] = {}
         self.draining = False
-        self.prompt_tokens = PromptTokens()
         self._counts = Counts(self.metrics)
         self.totals = self._counts.totals
-        policy = build_policy(settings.policy, PolicySettings(settings.seed, settings.objective))
-        self._roster = Roster(policy, build_predictor(settings.lengths))
-        self.workers = self._roster.workers
-        self.room = WaitingRoom(self._roster, self.tickets, self._counts, clock)
-        self.prefill = PrefillStage(self._roster, self.room, self._counts, clock, settings.kv_lease_s, self._prompt)
-        self._releases = Releases(self._roster, self.room, self.tickets, self._counts, clock, self.prefill.handed_over)
+        policy = PolicySettings(settings.seed, settings.objective)
+        self.roster = Roster(partial(build_policy, settings.policy, policy), build_predictor(settings.lengths))
+        self.workers = self.roster.workers
+        self.room = WaitingRoom(self.roster, self.tickets, self._counts, clock)
+        self.estimates = Estimates(self.roster, self.room, self.tickets)
+        self.prefill = PrefillStage(self.roster, self.room, self._counts, clock, settings.kv_lease_s, self._prompt)
+        self._releases = Releases(self.roster, self.room, self.tickets, self._counts, clock, self.prefill.handed_over)
         self.log = self._releases.log
-        self._updates = Updates(self.metrics, off_loop=settings.updates_off_loop)
+        self._updates = Updates(self.metrics, settings.update_s, off_loop=settings.updates_off_loop)
         self._ids = itertools.count()
         self._reported: dict[int, tuple[int, float]] = {}  # tokens and time of each stream's last progress
         self._prompted = False
+        self._turn = -1
         self._ticking: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop
 
@@ -88,14 +91,17 @@ class Dispatcher:
         """Time alone changes what is best: decide again while somebody waits."""
         self._ticking = self._loop.call_later(TICK_S, self._tick)
         self._fit_capacities()
+        self.room.time_the_rest()
         if self.room.to_readmit:
             self.room.readmit_some()
         if self.prefill.busy:
             self.prefill.look()
+        self.estimates.renew_some()
         if self.room.waiting:
             self._prompt()
-        elif self._roster.started is not None:
-            self._updates.refresh(self._roster.started, self.clock(), IDLE_UPDATE_S)
+        else:
+            for controller in self.roster.controllers():
+                self._updates_of(controller).refresh(controller, self.clock(), seldom=True)
 
     def _prompt(self) -> None:
         """Decide as soon as everything that has happened is known."""
@@ -108,8 +114,9 @@ class Dispatcher:
     def add_worker(self, worker: Worker) -> None:
         """A worker joins with the capacity it has; it ramps up. Raises ConfigError when its name is taken."""
         something_runs = len(self.tickets) > len(self.room)
-        self._roster.add(worker, self.clock() if something_runs else -math.inf)
+        elsewhere = self.roster.add(worker, self.clock() if something_runs else -math.inf)
         self._fit_capacities()
+        self.room.rehome(elsewhere)
         self.room.readmit()
         self._prompt()
 
@@ -121,7 +128,7 @@ class Dispatcher:
 
     def rename_worker(self, worker: Worker, name: str) -> None:
         """Another worker is to have its name."""
-        self._roster.rename(worker, name)
+        self.roster.rename(worker, name)
 
     def resize_worker(self, name: str, batch_slots: int, kv_tokens: int) -> None:
         """Its capacity is another."""
@@ -133,15 +140,20 @@ class Dispatcher:
 
     def remove_worker(self, name: str) -> list[Ticket]:
         """It is gone: its leases are closed and its tickets returned, for the proxy to retry or to end."""
-        gone = [self.tickets[lease.request_id] for lease in self._roster.remove(name)]
+        leases, elsewhere = self.roster.remove(name)
+        gone = [self.tickets[lease.request_id] for lease in leases if lease.request_id in self.tickets]
         for ticket in gone:
             ticket.worker = None
+            ticket.siblings.clear()
         self.room.set_apart_stranded()
+        if elsewhere:
+            self.room.rehome(elsewhere)
+            self.room.readmit()
         return gone
 
     def worker(self, name: str) -> Worker:
         """The worker of this name. Raises ConfigError when there is none."""
-        return self._roster.worker(name)
+        return self.roster.worker(name)
 
     def worker_alive(self, worker: Worker) -> None:
         """It answered a scrape: an open breaker may now be half open."""
@@ -155,33 +167,39 @@ class Dispatcher:
             log.warning("worker %s is out: %s", worker.name, detail)
             self._follow(worker)
 
+    def worker_hangs(self, worker: Worker, silent_s: float) -> None:
+        """Its engine stands still: it is out, and its requests end; those that have no byte yet are tried elsewhere."""
+        self.worker_dead(worker, f"its engine has stood still for {silent_s:.1f} s")
+        for ticket in [ticket for ticket in self.tickets.values() if ticket.worker is worker]:
+            if ticket.stop is not None:
+                ticket.stop(HungError(round(silent_s, 1)))
+
     def _follow(self, worker: Worker) -> None:
         """Bring the fleet in line with what the worker may be sent."""
         self._fit_capacities()
+        self.roster.follow(worker)
         if worker.accepts():
-            self.controller.device_resumed(worker.device)
             self.room.readmit()
         else:
-            self.controller.device_draining(worker.device)
             self.room.set_apart_stranded()
         self._prompt()
 
     def _fit_capacities(self) -> None:
         """Bring the fleet's capacities in line with what is believed of the workers now."""
-        if self._roster.fit_capacities(self.clock()):
+        if self.roster.fit_capacities(self.clock()):
             self.room.readmit()
 
     # --- what others look at ----------------------------------------------------------------------------------------
 
     @property
     def policy(self) -> Policy:
-        """The policy that decides."""
-        return self._roster.policy
+        """The policy that decides, for models that every worker serves."""
+        return self.roster.policy
 
-    def set_policy(self, policy: Policy) -> None:
-        """Go on under another policy; the queue and the leases stay."""
-        self._roster.set_policy(policy)
-        if self._roster.started is not None:
+    def set_policy(self, make_policy: Callable[[], Policy]) -> None:
+        """Go on under another policy, made anew for each part of the fleet; the queue and the leases stay."""
+        self.roster.set_policy(make_policy)
+        if self.roster.started is not None:
             self._prompt()
 
     @property
@@ -191,8 +209,12 @@ class Dispatcher:
 
     @property
     def controller(self) -> Controller:
-        """The controller; there is one as soon as there was a worker."""
-        return self._roster.controller
+        """The whole fleet's controller; there is one as soon as there was a worker."""
+        return self.roster.controller
+
+    def controller_of(self, ticket: Ticket) -> Controller:
+        """The controller that it waits at, or has waited at."""
+        return self.roster.of(ticket.job.model)
 
     @property
     def held(self) -> dict[str, int]:
@@ -209,7 +231,7 @@ class Dispatcher:
 
     def in_queue(self, ticket: Ticket) -> bool:
         """Whether it waits for the policy, which can say why; others wait for a worker that could run them."""
-        return self._roster.started is not None and ticket.id in self._roster.started.state.queue
+        return self.roster.started is not None and ticket.id in self.controller_of(ticket).state.queue
 
     def least_busy(self, model: str) -> Worker:
         """A worker for a request that has no price, such as an embedding. Raises RefusedError when there is none."""
@@ -235,14 +257,10 @@ class Dispatcher:
             raise _shutting_down()
         waiting = len(self.room)
         if waiting >= self.settings.max_waiting:
-            raise RefusedError(429, "queue_full", f"{waiting} requests wait already", self._roster.drain_s(waiting))
-        known = list(self.workers.values())
-        if known and not any(worker.serves(job.model) for worker in known):
+            raise RefusedError(429, "queue_full", f"{waiting} requests wait already", self.roster.drain_s(waiting))
+        if self.workers and not any(worker.serves(job.model) for worker in self.workers.values()):
             raise RefusedError(404, "model_not_found", f"no worker serves the model {job.model!r}")
-        tokens = job.prompt_tokens
-        if tokens is None:
-            tokens = self.prompt_tokens.estimate(job.model, job.prompt_bytes)
-        ticket = Ticket(next(self._ids), job, self.clock(), tokens)
+        ticket = Ticket(next(self._ids), job, self.clock(), self.estimates.of(job))
         (self.prefill if self.prefill.wants(job) else self.room).enter(ticket)
         if len(self.room) <= FEW_WAITING:
             self._prompt()
@@ -257,40 +275,53 @@ class Dispatcher:
         if ticket.worker is None or not math.isnan(ticket.started_s):
             return
         ticket.started_s, ticket.output_tokens = self.clock(), 1
+        ticket.worker.events_heard += 1
         self._reported[ticket.id] = 1, ticket.started_s
         self.metrics.started(ticket.started_s - ticket.arrival_s)
-        if ticket.prefill is None:
-            self.controller.prefilled(ticket.id, 1)
-        else:
+        if ticket.prefill is not None:
             self.controller.progressed(ticket.id, 1)
             ticket.prefill.become(LeaseStage.CLOSED)  # the KV was fetched
+            return
+        ticket.worker.prompts.processed(*ticket.job.all_prompts)
+        self.controller.prefilled(ticket.id, 1)
+        self.room.sequences.prefilled(ticket)
 
     def progressed(self, ticket: Ticket, tokens: int) -> None:
-        """It has `tokens` of output so far."""
+        """It has `tokens` of output so far, over all its choices."""
         ticket.output_tokens = tokens
+        if ticket.worker is None:
+            return
+        ticket.worker.events_heard += 1
+        if ticket.siblings:
+            tokens = -(-tokens // (1 + len(ticket.siblings)))
         reported, since_s = self._reported.get(ticket.id, (tokens, 0.0))
-        if tokens - reported >= PROGRESS_TOKENS and ticket.worker is not None:
+        if tokens - reported >= PROGRESS_TOKENS:
             now_s = self.clock()
             self._reported[ticket.id] = tokens, now_s
             self.controller.progressed(ticket.id, tokens)
+            self.room.sequences.progressed(ticket, tokens)
             self.controller.state.fleet.observe_pace(ticket.worker.device, 1, (now_s - since_s) / (tokens - reported))
 
     def finished(self, ticket: Ticket, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """It ended by itself, with this true usage where the worker said."""
+        """It ended by itself, with this true usage, over all prompts and choices, where the worker said."""
         if not self._runs(ticket):
             return
         prefilled = ticket.prefill is not None
         if ticket.prefill is not None:
             ticket.prefill.become(LeaseStage.CLOSED)
-        worker = self._end(ticket)
+        worker, silent = self._end(ticket), math.isnan(ticket.started_s)
         now_s, tokens = self.clock(), max(output_tokens or ticket.output_tokens, 1)
-        self._counts.finished(ticket, now_s, prompt_tokens or ticket.prompt_tokens, tokens)
+        job = ticket.job
+        self._counts.finished(ticket, now_s, prompt_tokens or ticket.prompt_tokens * job.prompts, tokens)
         if worker is None:  # it was removed from the fleet, and has ended its request all the same
             return
-        lease = self.controller.finished(now_s, ticket.id, tokens)
-        self.metrics.output_predicted(self._roster.mean_tokens(lease.length_class), tokens)
+        each = -(-tokens // job.choices)
+        lease = self.controller_of(ticket).finished(now_s, ticket.id, each)
+        self.metrics.output_predicted(self.roster.mean_tokens(lease.length_class), each)
         if prompt_tokens is not None and not prefilled:
-            self._learn_prompt(ticket, prompt_tokens)
+            self._learn_prompt(ticket, prompt_tokens // job.prompts)
+        if silent and not prefilled:  # its answer came whole
+            worker.prompts.processed(*job.all_prompts)
         if worker.breaker.success():
             log.info("worker %s is back", worker.name)
             worker.joined_s = now_s
@@ -299,8 +330,8 @@ class Dispatcher:
 
     def _learn_prompt(self, ticket: Ticket, prompt_tokens: int) -> None:
         if ticket.job.prompt_tokens is None:
-            self.prompt_tokens.observe(ticket.job.model, ticket.job.prompt_bytes, prompt_tokens)
             self.metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens)
+            self.estimates.learned(ticket.job, prompt_tokens)
 
     def prefilled(self, ticket: Ticket, params: bytes, prompt_tokens: int | None) -> None:
         """Its prefill worker has processed the prompt, of this true length where known; `params` are for the decode
@@ -366,7 +397,7 @@ class Dispatcher:
         ticket.id = next(self._ids)
         decoded = not math.isnan(ticket.released_s)
         ticket.worker, ticket.started_s, ticket.output_tokens, ticket.failure = None, math.nan, 0, None
-        ticket.released_s = math.nan
+        ticket.released_s, ticket.reserved = math.nan, None
         if ticket.prefill is not None and not self.prefill.in_time(ticket.prefill):
             ticket.let_go_prefill()
         if ticket.prefill is None and self.prefill.wants(ticket.job):
@@ -394,6 +425,8 @@ class Dispatcher:
                 ticket.let_go_prefill()
         self._reported.pop(ticket.id, None)
         worker, ticket.worker = ticket.worker, None
+        if ticket.siblings:
+            self.room.sequences.close(ticket)
         return worker
 
     # --- decisions --------------------------------------------------------------------------------------------------
@@ -401,21 +434,30 @@ class Dispatcher:
     def _decide(self) -> None:
         """Release what is to be released now. Whatever goes wrong in a decision, the next one comes."""
         self._prompted = False
-        controller = self._roster.started
-        if controller is None or not self.room.waiting:
+        if self.roster.started is None or not self.room.waiting:
             return
-        try:
-            if self.prefill.busy:
-                self.prefill.look(LOOK_S)
-            self._releases.by_load(controller)
-            now_s = self.clock()
-            self._updates.refresh(controller, now_s)
-            self._releases.by_policy(controller, now_s)
-        except Exception:
-            log.exception("a decision failed; the request that waits longest goes by load")
-            self.room.set_aside()
+        controllers = self.roster.controllers()
+        self._turn += 1  # who shares a device with others is not always the last to be asked
+        for k in range(len(controllers)):
+            controller = controllers[(k + self._turn) % len(controllers)]
+            try:
+                if k == 0:
+                    if self.prefill.busy:
+                        self.prefill.look(LOOK_S)
+                    self._releases.by_load(controller)
+                now_s = self.clock()
+                updates = self._updates_of(controller)
+                if updates.due(now_s):
+                    updates.refresh(controller, now_s, seldom=self._releases.easy())
+                self._releases.by_policy(controller, now_s)
+            except Exception:
+                log.exception("a decision failed; the request that waits longest goes by load")
+                self.room.set_aside(controller)
         if self.prefill.on:
             self.prefill.release()
+
+    def _updates_of(self, controller: Controller) -> Updates:
+        return self._updates if controller is self.roster.started else self._updates.beside(controller)
 
 
 def _shutting_down() -> RefusedError:

@@ -54,7 +54,7 @@ class Dispatching(Protocol):
         ...
 
     def finished(self, ticket: Ticket, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """Served; the true counts, where known."""
+        """Served; the true counts over all prompts and choices, where known."""
         ...
 
     def cancelled(self, ticket: Ticket) -> None:

@@ -15,6 +15,7 @@ from bidroute.router.open_ticket import OpenTicket
 from bidroute.router.prefill_bodies import decode_body
 from bidroute.router.request_body import BodyFacts
 from bidroute.router.sse import SseScanner, Usage
+from bidroute.router.tracing import Trace
 from bidroute.router.upstream import Call
 from bidroute.router.watchdog import Watch
 
@@ -37,6 +38,7 @@ class Exchange:
     ticket: OpenTicket
     arrived_s: float
     hides_usage: bool
+    trace: Trace
     failed_attempts: int = 0
     status: int = 0
     released_s: float = math.nan
@@ -54,10 +56,7 @@ class Exchange:
     def finished(self, usage: Usage | None) -> None:
         """The worker said all there is to say; `usage` where it told."""
         self.usage = usage or self.usage
-        prompt_tokens = self.usage.prompt_tokens
-        if prompt_tokens is not None:
-            prompt_tokens //= self.facts.batch
-        self.ticket.finished(prompt_tokens, self.usage.completion_tokens)
+        self.ticket.finished(self.usage.prompt_tokens, self.usage.completion_tokens)
 
     def client_answer(self, answer: Answer, worker_name: str) -> ClientAnswer:
         """The beginning of this worker's answer to the client."""
@@ -101,6 +100,7 @@ class Follower:
         if math.isnan(exchange.started_s):
             exchange.started_s = now_s
             exchange.ticket.started()
+            exchange.trace.first_output()
         exchange.ticket.progressed(scanner.output_tokens)
         if scanner.done:  # many clients leave here, before the stream's very end
             exchange.finished(scanner.usage)

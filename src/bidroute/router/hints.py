@@ -27,6 +27,8 @@ def job_for(
             facts.prompt_tokens,
             facts.max_tokens,
             facts.choices,
+            facts.batch,
+            exact_tokens=facts.exact_tokens,
             request_id=request_id,
             can_split=can_split,
         )
@@ -38,6 +40,8 @@ def job_for(
         prompt_tokens=facts.prompt_tokens,
         max_tokens=facts.max_tokens,
         choices=facts.choices,
+        exact_tokens=facts.exact_tokens,
+        prompts=facts.batch,
         # The body's priority is lower for the more urgent, as in vLLM; a job's is higher.
         priority=-facts.priority if PRIORITY in trusted else 0.0,
         ttft_slo_s=ttft_s,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -13,6 +14,7 @@ import msgspec
 import numpy as np
 
 from bidroute import __version__
+from bidroute.core.leases import LeaseState
 from bidroute.core.objective import PRESETS, parse_objective
 from bidroute.errors import ConfigError
 from bidroute.policies import PolicySettings, build_policy, policy_names
@@ -22,6 +24,7 @@ from bidroute.router.dispatcher import Dispatcher
 from bidroute.router.fleet_admin import NoSuchError, worker_name
 from bidroute.router.prefill_pool import LeaseStage
 from bidroute.router.prefill_stage import PrefillStage
+from bidroute.router.progress import Progress, signs_of_life
 from bidroute.router.readings import Reading, progress_between
 from bidroute.router.scraper import UNREACHABLE, Scraper, ScraperSettings, open_session
 from bidroute.router.settings import RouterSettings, WorkerSettings, checked
@@ -59,6 +62,7 @@ class LiveFleet:
         self._readings: dict[str, tuple[Reading, float]] = {}
         self._foreign: dict[str, tuple[int, int]] = {}  # requests and KV of others, as the last reading showed
         self._estimates: dict[str, SlotEstimate] = {}
+        self._progress: dict[str, Progress] = {}
         self._objective = parse_objective(settings.objective)
         self._objective_text = settings.objective
         self._policy_name = settings.policy
@@ -95,8 +99,11 @@ class LiveFleet:
         keeper = self._keeper(worker)
         while True:
             try:
-                self._equip(worker, settings, await discover(self._session, worker))
+                capacity = await discover(self._session, worker)
+                self._equip(worker, settings, capacity)
                 await self._see_what_runs(worker)
+                if capacity.tokens_per_byte is not None:
+                    self.dispatcher.estimates.told(worker.models, capacity.tokens_per_byte)
                 keeper.add_worker(worker)
                 break
             except UnreachableError as problem:
@@ -144,6 +151,8 @@ class LiveFleet:
         worker.foreign_slots = (reading.running or 0) + (reading.waiting or 0)
         worker.foreign_kv_tokens = int((reading.kv_usage or 0.0) * worker.kv_tokens)
         self._foreign[worker.name] = worker.foreign_slots, worker.foreign_kv_tokens
+        if reading.prompt_tokens_total is not None:
+            self.dispatcher.estimates.counted(worker, reading.prompt_tokens_total)
 
     # --- watching ---------------------------------------------------------------------------------------------------
 
@@ -155,10 +164,13 @@ class LiveFleet:
         self._readings[worker.name] = reading, now_s
         worker.engine_waiting = reading.waiting or 0
         keeper = self._keeper(worker)
-        keeper.worker_alive(worker)
+        if not self._hangs(worker, reading, now_s):
+            keeper.worker_alive(worker)
         if before is not None:
             self._follow_progress(worker, before[0], reading, now_s - before[1])
         self._see_others(worker, reading)
+        if reading.prompt_tokens_total is not None:
+            self.dispatcher.estimates.counted(worker, reading.prompt_tokens_total)
         estimate = self._estimates.get(worker.name)
         if estimate is not None and estimate.observe(reading) != worker.batch_slots:
             log.info("worker %s: %d slots, as seen", worker.name, estimate.slots)
@@ -167,8 +179,29 @@ class LiveFleet:
     def on_failure(self, worker: Worker, reason: str) -> None:
         """A reading failed. A slow page is not death: only a worker that cannot be reached is taken out."""
         self.dispatcher.metrics.scrape_failed(worker.name)
-        if self._in_service(worker.name) is worker and reason.startswith(UNREACHABLE):
+        if self._in_service(worker.name) is not worker:
+            return
+        if reason.startswith(UNREACHABLE):
             self._keeper(worker).worker_dead(worker, reason)
+        elif worker.name in self._readings:
+            self._hangs(worker, None, asyncio.get_running_loop().time())
+
+    def _hangs(self, worker: Worker, reading: Reading | None, now_s: float) -> bool:
+        """Whether its engine stands still, as far as its counters and streams show; None: a reading has failed."""
+        if worker.role == PREFILL:  # it has no place in the ledger; its silence is the proxy's to notice
+            return False
+        progress = self._progress.setdefault(worker.name, Progress(self.settings.hang_timeout_s))
+        ledger = self.dispatcher.controller.state.fleet.ledgers[worker.device]
+        counters = signs_of_life(reading or self._readings[worker.name][0])
+        has_work = reading is None or bool(reading.running or reading.waiting)
+        signs = None if counters is None else (*counters, worker.events_heard)
+        silent_s = progress.seen(now_s, signs, ledger.n > 0 and has_work)
+        if progress.hangs(silent_s, 0):
+            prompts = ledger.prompt_tokens[ledger.state == LeaseState.PREFILLING]
+            if progress.hangs(silent_s, int(prompts.max(initial=0))):
+                progress.given_up(now_s)
+                self.dispatcher.worker_hangs(worker, silent_s)  # again, if one was just being sent the time before
+        return progress.waits
 
     def _follow_progress(self, worker: Worker, before: Reading, now: Reading, duration_s: float) -> None:
         progress = progress_between(before, now, duration_s)
@@ -255,6 +288,7 @@ class LiveFleet:
         self._readings.pop(worker.name, None)
         self._foreign.pop(worker.name, None)
         self._estimates.pop(worker.name, None)
+        self._progress.pop(worker.name, None)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -274,15 +308,17 @@ class LiveFleet:
     async def set_objective(self, text: str) -> None:
         """See `FleetAdmin`."""
         self._objective, self._objective_text = parse_objective(text), text
-        policy = self.dispatcher.policy
-        if isinstance(policy, BidPrice):
-            policy.objective = self._objective
+        for policy in self.dispatcher.roster.policies():
+            if isinstance(policy, BidPrice):
+                policy.objective = self._objective
+        later = PolicySettings(self.settings.seed, text)
+        self.dispatcher.roster.make_later(partial(build_policy, self._policy_name, later))
 
     async def set_policy(self, name: str) -> None:
         """See `FleetAdmin`."""
-        policy = build_policy(name, PolicySettings(self.settings.seed, self._objective_text))
+        settings = PolicySettings(self.settings.seed, self._objective_text)
+        self.dispatcher.set_policy(partial(build_policy, name, settings))
         self._policy_name = name
-        self.dispatcher.set_policy(policy)
 
     def _known(self, name: str) -> Worker:
         worker = self._in_service(name)
@@ -305,10 +341,11 @@ class LiveFleet:
     def state(self) -> RouterState:
         """See `FleetAdmin`."""
         dispatcher, now_s = self.dispatcher, self.dispatcher.clock()
-        prices = dispatcher.policy.prices()
         prefill = dispatcher.prefill.pool
         workers = [
-            decode_worker_state(worker, dispatcher.controller.state.fleet, prices, self._role)
+            decode_worker_state(
+                worker, dispatcher.controller.state.fleet, dispatcher.roster.prices_on(worker), self._role
+            )
             for worker in dispatcher.workers.values()
         ]
         workers += [prefill_worker_state(load, now_s) for load in prefill.loads.values()]
@@ -374,7 +411,8 @@ class LiveFleet:
         dispatcher, now_s = self.dispatcher, self.dispatcher.clock()
         if not dispatcher.in_queue(ticket):
             return []
-        state = dispatcher.controller.state
+        controller = dispatcher.controller_of(ticket)
+        state = controller.state
         names = {worker.device: worker.name for worker in dispatcher.workers.values()}
-        explained = dispatcher.policy.explain(now_s, state, state.fleet.accepting(), [ticket.id])
+        explained = controller.policy.explain(now_s, state, state.fleet.accepting(), [ticket.id])
         return [dispatcher.log.held(now_s, one, ticket, names.get(one.device, "?"), []) for one in explained]

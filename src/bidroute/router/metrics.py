@@ -157,11 +157,17 @@ class RouterMetrics:
         """The first output of a request came, so long after its arrival."""
         self._ttft.observe(ttft_s)
 
-    def finished(self, e2e_s: float, ttft_s: float, prompt_tokens: int, output_tokens: int) -> None:
-        """A request ended by itself, with these times from its arrival and these true lengths."""
+    def finished(
+        self, e2e_s: float, ttft_s: float, prompt_tokens: int, output_tokens: int, each_tokens: float | None = None
+    ) -> None:
+        """A request ended by itself, with these times from its arrival and these true lengths.
+
+        `each_tokens`: the output of each of its choices, where there are several.
+        """
         self._e2e.observe(e2e_s)
-        if output_tokens > 1 and math.isfinite(ttft_s):
-            self._tpot.observe(max(0.0, e2e_s - ttft_s) / (output_tokens - 1))
+        each_tokens = output_tokens if each_tokens is None else each_tokens
+        if each_tokens > 1 and math.isfinite(ttft_s):
+            self._tpot.observe(max(0.0, e2e_s - ttft_s) / (each_tokens - 1))
         self._prompt_tokens.add(amount=prompt_tokens)
         self._output_tokens.add(amount=output_tokens)
 

@@ -8,34 +8,49 @@ import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from bidroute.policies import Controller
 from bidroute.router.metrics import RouterMetrics
 
 log = logging.getLogger("bidroute.router")
 
-UPDATE_S = 0.25  # between price updates
-IDLE_UPDATE_S = 2.0  # while nobody waits: prices must be seen to fall, and lengths go on being learned
+IDLE_FACTOR = 8.0  # so much rarer while nobody waits: prices must be seen to fall, and lengths go on being learned
 
 
 class Updates:
-    """Keeps prices and lengths up to date, one update at a time.
+    """Keeps prices and lengths up to date, one update at a time, `every_s` seconds apart or more.
 
     `off_loop`: in a thread; else at once, in the call. `running` is the last update that went into the thread.
     """
 
-    def __init__(self, metrics: RouterMetrics, *, off_loop: bool) -> None:
+    def __init__(
+        self, metrics: RouterMetrics, every_s: float, *, off_loop: bool, threads: ThreadPoolExecutor | None = None
+    ) -> None:
         self.running: asyncio.Future[None] | None = None
         self._metrics = metrics
+        self._every_s = every_s
         self._off_loop = off_loop
         self._updated_s = -math.inf
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="prices")
+        self._others: WeakKeyDictionary[Controller, Updates] = WeakKeyDictionary()
+        self._threads = threads or ThreadPoolExecutor(1, thread_name_prefix="prices")
 
-    def refresh(self, controller: Controller, now_s: float, every_s: float = UPDATE_S) -> None:
-        """Begin an update, unless one runs or the last one began less than `every_s` ago. Called on the event loop."""
-        if self.running is not None and not self.running.done():
-            return
-        if now_s - self._updated_s < every_s:
+    def beside(self, controller: Controller) -> Updates:
+        """Those of another controller, in the same thread: they share a length model."""
+        if controller not in self._others:
+            self._others[controller] = Updates(
+                self._metrics, self._every_s, off_loop=self._off_loop, threads=self._threads
+            )
+        return self._others[controller]
+
+    def due(self, now_s: float, *, seldom: bool = False) -> bool:
+        """Whether no update runs, and it is time for another one: `seldom`, or as often as prices can matter."""
+        every_s = IDLE_FACTOR * self._every_s if seldom else self._every_s
+        return now_s - self._updated_s >= every_s and (self.running is None or self.running.done())
+
+    def refresh(self, controller: Controller, now_s: float, *, seldom: bool) -> None:
+        """Begin an update where one is due. Called on the event loop."""
+        if not self.due(now_s, seldom=seldom):
             return
         self._updated_s = now_s
         if not self._off_loop:

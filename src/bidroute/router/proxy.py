@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from bidroute.router.answer import BadAnswerError
-from bidroute.router.attempts import AttemptError, ClientGoneError, broken, refused, stalled
+from bidroute.router.attempts import AttemptError, ClientGoneError, HungError, broken, refused, stalled
 from bidroute.router.dispatching import Dispatching
 from bidroute.router.exchange import Exchange, Follower
 from bidroute.router.headers import own_headers, request_lines
@@ -22,9 +22,10 @@ from bidroute.router.open_ticket import OpenTicket
 from bidroute.router.prefill import Prefiller
 from bidroute.router.prefill_bodies import can_split
 from bidroute.router.request_body import BodyFacts, asking_for_usage
-from bidroute.router.request_log import REQUESTS
+from bidroute.router.request_log import REQUESTS, RequestLine, log_request
 from bidroute.router.sse import Usage
-from bidroute.router.tickets import Failure
+from bidroute.router.tickets import Failure, RefusedError
+from bidroute.router.tracing import NO_TRACING, Tracing
 from bidroute.router.upstream import Call, Upstream
 from bidroute.router.watchdog import Watch, Watchdog
 from bidroute.router.workers import Worker
@@ -46,8 +47,16 @@ _decode_answer = msgspec.json.Decoder(_Answer, strict=False).decode
 class Proxy:
     """Serves priced requests on the running loop."""
 
-    def __init__(self, dispatcher: Dispatching, upstream: Upstream, watchdog: Watchdog, settings: HttpSettings) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatching,
+        upstream: Upstream,
+        watchdog: Watchdog,
+        settings: HttpSettings,
+        tracing: Tracing = NO_TRACING,
+    ) -> None:
         self._dispatcher = dispatcher
+        self._tracing = tracing
         self._upstream = upstream
         self._watchdog = watchdog
         self._prefiller = Prefiller(upstream, watchdog, settings)
@@ -69,21 +78,31 @@ class Proxy:
         hides_usage = facts.stream and not facts.wants_usage
         if hides_usage:
             body = asking_for_usage(body)
-        ticket = OpenTicket(self._dispatcher, job)
-        exchange = Exchange(request, request_id, path, body, facts, ticket, self._now(), hides_usage)
+        trace = self._tracing.begin(request.headers, path, request_id)
+        try:
+            ticket = OpenTicket(self._dispatcher, job)
+        except RefusedError as refusal:
+            trace.ended("refused", refusal.status)
+            raise
+        exchange = Exchange(request, request_id, path, body, facts, ticket, self._now(), hides_usage, trace)
         try:
             return await self._until_served(exchange)
         except ClientGoneError:
             if request.transport is not None:
                 request.transport.abort()  # it may be there, and not read: nothing can be said to it any more
             return web.Response(status=499) if exchange.response is None else exchange.response
+        except RefusedError as refusal:
+            exchange.status = refusal.status
+            raise
         finally:
             ticket.close()
+            trace.ended(ticket.outcome, exchange.status, exchange.usage.prompt_tokens, exchange.usage.completion_tokens)
             self._log(exchange)
 
     async def _until_served(self, exchange: Exchange) -> web.StreamResponse:
         """Try workers until one serves it, bytes went to the client, or it is time to give up."""
         while True:
+            exchange.trace.waits()
             worker = await exchange.ticket.released()
             try:
                 if exchange.ticket.prefills:
@@ -94,6 +113,7 @@ class Proxy:
             except AttemptError as problem:
                 exchange.failed_attempts += 1
                 exchange.ticket.failed(problem.failure, problem.detail, problem.reached)
+                exchange.trace.failed(problem.failure.value, problem.status)
                 if exchange.response is not None:
                     return self._broken_off(exchange, problem)
                 if not problem.can_retry or exchange.failed_attempts >= self._settings.max_attempts:
@@ -106,9 +126,11 @@ class Proxy:
         streamed = exchange.facts.stream
         patience_s = settings.first_byte_timeout_s if streamed else settings.answer_timeout_s
         raw_headers = request._message.raw_headers
-        lines = request_lines(raw_headers, worker.headers, exchange.request_id, not settings.api_keys)
+        headers = {**exchange.trace.sent(worker.name), **worker.headers}
+        lines = request_lines(raw_headers, headers, exchange.request_id, not settings.api_keys)
         client = cast(PausingConnection, request.protocol)
         call = Call()
+        exchange.ticket.ticket.stop = call.fail
         watch = self._watchdog.watch(call, self._now() + patience_s)
         follower = Follower(exchange, worker.name, watch, settings.stall_timeout_s)
         try:
@@ -117,6 +139,9 @@ class Proxy:
                     call.on_body = follower.received
                     client.on_pause = follower.pause
                 await self._upstream.run(call, "POST", worker, exchange.path, lines, exchange.decode_body())
+        except HungError as hang:
+            if not follower.said_all:
+                raise stalled(hang.silent_s) from None
         except TimeoutError:
             if not follower.said_all:
                 raise self._silent(exchange, watch, patience_s) from None
@@ -124,7 +149,8 @@ class Proxy:
             if not follower.said_all:
                 raise broken(problem, reached=call.connection is not None) from None
         finally:
-            client.on_pause = None
+            # They refer to one another, and to all that belongs to this request.
+            call.on_body = client.on_pause = exchange.ticket.ticket.stop = None
         return follower.ended(call) or self._whole(exchange, worker, call)
 
     def _silent(self, exchange: Exchange, watch: Watch, patience_s: float) -> Exception:
@@ -169,24 +195,25 @@ class Proxy:
         if not REQUESTS.isEnabledFor(logging.INFO):
             return
         ticket = exchange.ticket.ticket
-        fields = {
-            "request_id": exchange.request_id,
-            "ticket": ticket.id,
-            "path": exchange.path.partition("?")[0],
-            "outcome": exchange.ticket.outcome,
-            "status": exchange.status,
-            "worker": ticket.attempts[-1] if ticket.attempts else None,
-            "attempts": ticket.attempts,
-            "released_after_s": _rounded(exchange.released_s - exchange.arrived_s),
-            "first_output_after_s": _rounded(exchange.started_s - exchange.arrived_s),
-            "total_s": _rounded(self._now() - exchange.arrived_s),
-            "prompt_tokens": exchange.usage.prompt_tokens,
-            "output_tokens": exchange.usage.completion_tokens,
-        }
-        if exchange.prefill_worker is not None:
-            fields["prefill_worker"] = exchange.prefill_worker
-            fields["prefilled_after_s"] = _rounded(exchange.prefilled_s - exchange.arrived_s)
-        REQUESTS.info("request", extra={"fields": fields})
+        log_request(
+            RequestLine(
+                request_id=exchange.request_id,
+                ticket=ticket.id,
+                path=exchange.path.partition("?")[0],
+                outcome=exchange.ticket.outcome,
+                status=exchange.status,
+                worker=ticket.attempts[-1] if ticket.attempts else None,
+                attempts=ticket.attempts,
+                released_after_s=_rounded(exchange.released_s - exchange.arrived_s),
+                first_output_after_s=_rounded(exchange.started_s - exchange.arrived_s),
+                total_s=_rounded(self._now() - exchange.arrived_s),
+                prompt_tokens=exchange.usage.prompt_tokens,
+                output_tokens=exchange.usage.completion_tokens,
+                tenant=ticket.job.tenant,
+                prefill_worker=exchange.prefill_worker,
+                prefilled_after_s=_rounded(exchange.prefilled_s - exchange.arrived_s),
+            )
+        )
 
 
 def _usage_of(body: bytes) -> Usage | None:
@@ -198,4 +225,4 @@ def _usage_of(body: bytes) -> Usage | None:
 
 
 def _rounded(seconds: float) -> float | None:
-    return None if math.isnan(seconds) else round(seconds, 4)
+    return None if math.isnan(seconds) else int(seconds * 1e4 + 0.5) / 1e4

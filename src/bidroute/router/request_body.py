@@ -25,7 +25,9 @@ class BodyFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a body says that matters for routing.
 
     `prompt_bytes` is the text of one prompt (the mean, where `batch` prompts came in one body), `prompt_tokens` its
-    length where it came as token ids. `choices` are the sequences the worker will run for it in all.
+    length where it came as token ids. `exact_tokens` > 0 is the output length where the body leaves no choice: it
+    ignores the end of the text, or wants as many tokens as it allows. `choices` are the sequences the worker will run
+    for it in all.
     """
 
     model: str
@@ -34,6 +36,7 @@ class BodyFacts(msgspec.Struct, frozen=True, kw_only=True):
     prompt_bytes: int
     prompt_tokens: int | None
     max_tokens: int | None
+    exact_tokens: int
     choices: int
     batch: int
     priority: float
@@ -55,6 +58,9 @@ class _Common(msgspec.Struct):
     max_tokens: int | None = None
     n: int | None = None
     best_of: int | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop: msgspec.Raw = msgspec.Raw(b"null")
     priority: float | None = None
 
 
@@ -128,10 +134,18 @@ def _facts(body: _Common, size: int, tokens: int | None, batch: int, max_tokens:
         prompt_bytes=size,
         prompt_tokens=tokens,
         max_tokens=None if max_tokens is None else max(max_tokens, 1),
+        exact_tokens=_exact_tokens(body, max_tokens or 0),
         choices=max(body.n or 1, body.best_of or 1, 1) * batch,
         batch=batch,
         priority=body.priority or 0.0,
     )
+
+
+def _exact_tokens(body: _Common, max_tokens: int) -> int:
+    """The output length that the body leaves no choice about, else 0: a benchmark's request, mostly."""
+    if bytes(body.stop) not in (b"null", b"[]") or not (body.ignore_eos or (body.min_tokens or 0) >= max_tokens):
+        return 0
+    return max(max_tokens, 0)
 
 
 def _content_bytes(content: Any) -> int:

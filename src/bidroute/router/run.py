@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,10 +20,13 @@ from bidroute.router.metrics import CONTENT_TYPE
 from bidroute.router.request_log import write_logs
 from bidroute.router.serve import Listener, until_signalled
 from bidroute.router.settings import RouterSettings
+from bidroute.router.tracing import open_tracing
 from bidroute.router.warm_up import compile_kernels
 from bidroute.router.watch import FleetFileWatcher, read_workers
 
 _LOG = logging.getLogger("bidroute.serve")
+SWITCH_S = 0.0005  # how long a price update may keep the event loop waiting for Python's lock
+GC_THRESHOLDS = (2_000, 1, 1_000)
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -34,6 +39,8 @@ def run(settings: RouterSettings, log_level: str = "info", fleet_file: Path | No
         raise ConfigError(f"unknown log level {log_level!r}; choose from {', '.join(_LEVELS)}")
     write_logs(log_level)
     compile_kernels(settings)
+    _spare_collections()
+    sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, fleet_file))
 
@@ -51,6 +58,7 @@ async def _serve(settings: RouterSettings, fleet_file: Path | None) -> None:
 @asynccontextmanager
 async def running_router(settings: RouterSettings) -> AsyncIterator[tuple[LiveFleet, Listener]]:
     """A router in the running loop, for as long as the context lasts."""
+    tracing = open_tracing(settings.otlp_endpoint)
     dispatcher = Dispatcher(settings)
     fleet = LiveFleet(settings, dispatcher)
     dispatcher.start()
@@ -63,13 +71,14 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[tuple[LiveFl
 
     try:
         async with (
-            Listener(dispatcher, settings.http, {("GET", "/metrics"): metrics_page}) as listener,
+            Listener(dispatcher, settings.http, {("GET", "/metrics"): metrics_page}, tracing) as listener,
             _admin(settings, fleet, dispatcher),
         ):
             yield fleet, listener
     finally:
         dispatcher.stop()
         await fleet.stop()
+        await asyncio.to_thread(tracing.close)
 
 
 @asynccontextmanager
@@ -93,6 +102,14 @@ async def _listen(site: web.TCPSite, port: int) -> None:
         await site.start()
     except OSError as problem:
         raise ConfigError(f"admin port {port}: {problem.strerror}; choose another") from None
+
+
+def _spare_collections() -> None:
+    """Keep the garbage collector off what stays anyway: compiled code is half a million objects, to look through which
+    takes longer than many tokens."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 async def _watch(path: Path, fleet: LiveFleet) -> None:

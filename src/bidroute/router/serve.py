@@ -13,6 +13,7 @@ from aiohttp import web
 from bidroute.router.dispatching import Dispatching
 from bidroute.router.http_settings import HttpSettings
 from bidroute.router.server import Gateway, GatewayServer, Handler
+from bidroute.router.tracing import NO_TRACING, Tracing
 
 _LOG = logging.getLogger("bidroute.serve")
 
@@ -21,17 +22,22 @@ class Listener:
     """A gateway on its port. `async with` starts it, and stops it at once; `drain` lets it end gently first."""
 
     def __init__(
-        self, dispatcher: Dispatching, settings: HttpSettings, routes: Mapping[tuple[str, str], Handler] | None = None
+        self,
+        dispatcher: Dispatching,
+        settings: HttpSettings,
+        routes: Mapping[tuple[str, str], Handler] | None = None,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         self._dispatcher = dispatcher
         self._settings = settings
         self._more_routes = routes
+        self._tracing = tracing
         self.gateway: Gateway | None = None
         self.port = settings.port
 
     async def __aenter__(self) -> Listener:
         """Listen; `port` is then the port it is on."""
-        self.gateway = Gateway(self._dispatcher, self._settings, self._more_routes)
+        self.gateway = Gateway(self._dispatcher, self._settings, self._more_routes, self._tracing)
         self.gateway.start()
         self._runner = web.ServerRunner(GatewayServer(self.gateway, self._settings), shutdown_timeout=1.0)
         await self._runner.setup()

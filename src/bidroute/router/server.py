@@ -24,6 +24,7 @@ from bidroute.router.openai_errors import error_body
 from bidroute.router.proxy import Proxy
 from bidroute.router.request_body import BadBodyError, BodyFacts, chat_facts, completion_facts
 from bidroute.router.tickets import RefusedError
+from bidroute.router.tracing import NO_TRACING, Tracing
 from bidroute.router.unpriced import Unpriced
 from bidroute.router.upstream import Upstream
 from bidroute.router.watchdog import Watchdog
@@ -44,7 +45,11 @@ class Gateway:
     """Answers every request of the port; `routes` are more of them, such as /metrics: (method, path) → handler."""
 
     def __init__(
-        self, dispatcher: Dispatching, settings: HttpSettings, routes: Mapping[tuple[str, str], Handler] | None = None
+        self,
+        dispatcher: Dispatching,
+        settings: HttpSettings,
+        routes: Mapping[tuple[str, str], Handler] | None = None,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         """Must be made on the running loop."""
         self._dispatcher = dispatcher
@@ -53,7 +58,7 @@ class Gateway:
         self._upstream = Upstream(settings)
         shortest_s = min(settings.stall_timeout_s, settings.first_byte_timeout_s, settings.answer_timeout_s)
         self._watchdog = Watchdog(shortest_s)
-        self._proxy = Proxy(dispatcher, self._upstream, self._watchdog, settings)
+        self._proxy = Proxy(dispatcher, self._upstream, self._watchdog, settings, tracing)
         self._unpriced = Unpriced(dispatcher, self._upstream, settings)
         self._routes = self._own_routes() | dict(routes or {})
         self._paths = {path for _, path in self._routes}

@@ -56,9 +56,13 @@ class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Everything the router is told.
 
     Where there are `prefill` workers, prompts are processed there, and what they keep of a prompt must be fetched
-    within `kv_lease_s`. `max_waiting` requests may wait, each for `max_wait_s` at most. `updates_off_loop=False` runs
-    price updates on the event loop, to measure what that would cost. `admin_port` opens page, admin API and metrics
-    there, to this machine or, where there is one, to who has the `admin_token`.
+    within `kv_lease_s`.
+    `max_waiting` requests may wait, each for `max_wait_s` at most. Prices are updated every `update_s` while somebody
+    waits (infinite: never), in a thread unless `updates_off_loop` is false; both help to measure what updates cost.
+    `admin_port` opens page, admin API and metrics there, to this machine or, where there is one, to who has the
+    `admin_token`. An engine whose counters and streams stand still for `hang_timeout_s` while it has requests is taken
+    to hang; the prefill of its longest prompt has time of its own. Traces go to the `otlp_endpoint` over HTTP, where
+    there is one.
     """
 
     workers: list[WorkerSettings] = []
@@ -71,10 +75,13 @@ class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_wait_s: Seconds = 600.0
     scrape_s: Seconds = 0.5
     kv_lease_s: Seconds = 30.0
+    hang_timeout_s: Seconds = 30.0
+    update_s: Seconds = 0.25
     updates_off_loop: bool = True
     http: HttpSettings = HttpSettings()
     admin_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
     admin_token: str | None = None
+    otlp_endpoint: str | None = None
 
 
 def read_settings(path: Path) -> RouterSettings:
@@ -113,6 +120,9 @@ def checked(settings: RouterSettings) -> RouterSettings:
                 raise ConfigError(f"workers: two are called {worker.name!r}; give each its own name")
             if other.url == worker.url:
                 raise ConfigError(f"workers: {worker.url} is given twice; give it once")
+    endpoint = settings.otlp_endpoint
+    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+        raise ConfigError(f"otlp_endpoint {endpoint!r}; expected a URL such as http://127.0.0.1:4318/v1/traces")
     prefill = [worker for worker in workers if worker.role == PREFILL]
     return msgspec.structs.replace(
         settings, workers=[worker for worker in workers if worker.role != PREFILL], prefill=prefill

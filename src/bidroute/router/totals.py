@@ -35,13 +35,14 @@ class Counts:
         self.metrics.released(worker.name, ticket.released_s - ticket.arrival_s)
 
     def finished(self, ticket: Ticket, now_s: float, prompt_tokens: int, output_tokens: int) -> None:
-        """It was served, with this many tokens."""
+        """It was served, with this many tokens over all its prompts and choices."""
         self.totals.finished += 1
         self.totals.prompt_tokens += prompt_tokens
         self.totals.output_tokens += output_tokens
         self.metrics.ended("finished", 200)
         first_s = ticket.started_s - ticket.arrival_s
-        self.metrics.finished(now_s - ticket.arrival_s, first_s, prompt_tokens, output_tokens)
+        each = output_tokens / ticket.job.choices
+        self.metrics.finished(now_s - ticket.arrival_s, first_s, prompt_tokens, output_tokens, each)
 
     def cancelled(self) -> None:
         """Its client left."""

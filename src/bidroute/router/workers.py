@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from bidroute.router.breaker import Breaker, BreakerState
+from bidroute.router.calibration import PromptFlow
 
 RAMP_FROM = 0.25  # of a new worker's slots at first
 RAMP_S = 4.0  # seconds until it may use all of them
@@ -23,7 +24,8 @@ class Worker:
     `url` has no trailing slash; `headers` go out with every request to it (its API key); `models` are those it serves
     (None: not known yet, taken to serve all). `device` is its index in the fleet. `batch_slots` and `kv_tokens` are
     what it has; `slots_believed` and `kv_believed` what it may be sent now: less while it ramps up, after it has pushed
-    back or preempted, or when somebody else uses it too. `role` is PREFILL for one that only prefills.
+    back or preempted, or when somebody else uses it too. `events_heard` grows with whatever comes out of its streams.
+    `role` is PREFILL for one that only prefills.
     """
 
     name: str
@@ -46,6 +48,8 @@ class Worker:
     engine_waiting: int = 0
     preemptions: int = 0
     output_tokens_per_s: float = 0.0
+    events_heard: int = 0
+    prompts: PromptFlow = field(default_factory=PromptFlow)
     _care: float = 0.0
     _cared_s: float = 0.0
 

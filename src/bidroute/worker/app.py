@@ -60,6 +60,7 @@ class WorkerApp:
                 web.post("/v1/chat/completions", self.chat_completions),
                 web.post("/v1/embeddings", self.embeddings),
                 web.post(FETCH_PATH, self.give_kv),
+                web.post("/tokenize", self.tokenize),
                 web.get("/v1/models", self.models),
                 web.get("/health", self.health),
                 web.get("/server_info", self.server_info),
@@ -102,17 +103,21 @@ class WorkerApp:
         prefix = "chatcmpl" if chat else "cmpl"
         name = f"{prefix}-{request.headers.get('x-request-id') or secrets.token_hex(16)}"
         answers = Replies(generation, name, self.settings.model)
-        sequence = Sequence(generation.prompt_tokens, generation.output_tokens)
-        await self._prepare_kv(sequence, body.kv_transfer_params)
-        self.runner.add(sequence)
+        one = generation.prompt_tokens, generation.output_tokens
+        sequences = [Sequence(*one) for _ in range(generation.choices)]
+        if generation.choices == 1:
+            await self._prepare_kv(sequences[0], body.kv_transfer_params)
+        for sequence in sequences:
+            self.runner.add(sequence)
         try:
             if generation.stream:
-                response = await self._stream(request, sequence, answers, fault)
+                response = await self._stream(request, sequences, answers, fault)
             else:
-                response = await self._whole(request, sequence, answers, fault)
+                response = await self._whole(request, sequences, answers, fault)
         finally:
-            self._leave(sequence)
-            self.ended[_why(sequence, generation)] += 1
+            for sequence in sequences:
+                self._leave(sequence)
+                self.ended[_why(sequence, generation)] += 1
         return response
 
     async def _prepare_kv(self, sequence: Sequence, transfer: bodies.Transfer | None) -> None:
@@ -126,47 +131,49 @@ class WorkerApp:
     def _leave(self, sequence: Sequence) -> None:
         """Whatever it still holds is free, unless it is kept to be fetched."""
         if not sequence.done:
-            self.engine.cancel(sequence)
+            self.runner.cancel(sequence)
         elif sequence.keeps_kv and sequence not in self.transfer.kept.values():
             self.engine.drop_kv(sequence)
 
     async def _whole(
-        self, request: web.Request, sequence: Sequence, answers: Replies, fault: Fault
+        self, request: web.Request, sequences: list[Sequence], answers: Replies, fault: Fault
     ) -> web.StreamResponse:
-        tokens = Tokens(sequence)
-        while not sequence.done:
+        tokens = Tokens(sequences)
+        while not all(sequence.done for sequence in sequences):
             await tokens.more()
-            if fault.kind != "none" and sequence.generated > fault.after_tokens:
+            if fault.kind != "none" and tokens.seen > fault.after_tokens:
                 if fault.kind == "drop":
                     return _cut(request)
                 return _refusal(RequestError(fault.status, "InternalServerError", "a fault that was asked for"))
-        transfer = None
+        transfer, sequence = None, sequences[0]
         if sequence.keeps_kv and request.transport is not None:
             host, port = request.transport.get_extra_info("sockname")[:2]
             transfer = self.transfer.keep(answers.name, sequence, (host, port))
         return web.Response(body=answers.whole(transfer), content_type="application/json")
 
     async def _stream(
-        self, request: web.Request, sequence: Sequence, answers: Replies, fault: Fault
+        self, request: web.Request, sequences: list[Sequence], answers: Replies, fault: Fault
     ) -> web.StreamResponse:
-        tokens = Tokens(sequence)
+        tokens = Tokens(sequences)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         if fault.kind == "drop" and fault.after_tokens == 0:
             return _cut(request)
         await response.prepare(request)
-        sent = 0
+        sent = [0] * len(sequences)
         pending = answers.opening()
-        while sent < sequence.output:
+        while not all(sequence.done for sequence in sequences):
             await tokens.more()
-            if fault.kind != "none" and sequence.generated > fault.after_tokens:
+            if fault.kind != "none" and tokens.seen > fault.after_tokens:
                 if fault.kind == "drop":
                     return _cut(request)
                 problem = replies.error_event(fault.status, "InternalServerError", "a fault that was asked for")
                 await response.write(problem + replies.DONE)
                 return response
-            pending += answers.chunks(sent + 1, sequence.generated)
-            sent = sequence.generated
-            if sent == sequence.output:
+            for index, sequence in enumerate(sequences):
+                if sequence.generated > sent[index]:
+                    pending += answers.chunks(index, sent[index] + 1, sequence.generated)
+                    sent[index] = sequence.generated
+            if all(sequence.done for sequence in sequences):
                 pending += answers.closing()
             await response.write(pending)
             pending = b""
@@ -198,6 +205,16 @@ class WorkerApp:
         if tokens is None:
             return _refusal(RequestError(404, "NotFoundError", "no KV is kept for this request"))
         return _json(Fetched(tokens))
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        """POST /tokenize, of a prompt or of messages: the ids are made up, their number is as for completions."""
+        try:
+            body = bodies.decode(await request.read(), self.settings)
+            count = bodies.prompt_tokens(body, self.settings, chat=body.messages is not None)
+        except RequestError as problem:
+            return _refusal(problem)
+        limit = self.settings.model_length
+        return _json({"count": count, "max_model_len": limit, "tokens": list(range(count)), "token_strs": None})
 
     async def models(self, _request: web.Request) -> web.Response:
         """GET /v1/models."""
@@ -242,20 +259,24 @@ class WorkerApp:
 
 
 class Tokens:
-    """Lets a handler wait for its request's next token."""
+    """Lets a handler wait for its request's next token, of any of its sequences; so many were `seen`."""
 
-    def __init__(self, sequence: Sequence) -> None:
-        self._sequence = sequence
-        self._seen = 0
+    def __init__(self, sequences: list[Sequence]) -> None:
+        self._sequences = sequences
+        self.seen = 0
         self._waiter: asyncio.Future[None] | None = None
-        sequence.wake = self._wake
+        for sequence in sequences:
+            sequence.wake = self._wake
 
     async def more(self) -> None:
         """Return once there are tokens that the call before did not see."""
-        if self._sequence.generated == self._seen:
+        if self._there() == self.seen:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        self._seen = self._sequence.generated
+        self.seen = self._there()
+
+    def _there(self) -> int:
+        return sum(sequence.generated for sequence in self._sequences)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

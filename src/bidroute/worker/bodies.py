@@ -68,7 +68,10 @@ class Body(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A checked request: its tokens, and `natural_end` where it ends before `max_tokens` by itself."""
+    """A checked request: its tokens, and `natural_end` where it ends before `max_tokens` by itself.
+
+    All its `choices` have the same number of output tokens.
+    """
 
     prompt_tokens: int
     output_tokens: int
@@ -76,6 +79,7 @@ class Generation:
     stream: bool
     include_usage: bool
     chat: bool
+    choices: int = 1
 
 
 def decode(raw: bytes, settings: WorkerSettings) -> Body:
@@ -91,15 +95,16 @@ def decode(raw: bytes, settings: WorkerSettings) -> Body:
 
 def generation(body: Body, settings: WorkerSettings, lengths: Random, *, chat: bool) -> Generation:
     """What is to be generated. Raises RequestError for what vLLM would refuse."""
-    if body.n not in (None, 1):
-        raise _bad(f"n={body.n}; this worker generates one choice per request")
+    choices = 1 if body.n is None else body.n
+    if choices < 1:
+        raise _bad(f"n must be at least 1, got {choices}.")
     if body.stream_options is not None and not body.stream:
         raise _bad("Stream options can only be defined when `stream=True`.")
-    prompt_tokens = _chat_tokens(body, settings) if chat else _prompt_tokens(body.prompt, settings)
+    tokens = prompt_tokens(body, settings, chat=chat)
     length = settings.model_length
-    if prompt_tokens >= length:
+    if tokens >= length:
         raise _bad(
-            f"This model's maximum context length is {length} tokens. However, your request has {prompt_tokens} input "
+            f"This model's maximum context length is {length} tokens. However, your request has {tokens} input "
             "tokens. Please reduce the length of the input messages."
         )
     limit = body.max_completion_tokens if chat and body.max_completion_tokens is not None else body.max_tokens
@@ -107,11 +112,16 @@ def generation(body: Body, settings: WorkerSettings, lengths: Random, *, chat: b
         limit = length if chat else COMPLETION_TOKENS
     if limit < 1:
         raise _bad(f"max_tokens must be at least 1, got {limit}.")
-    limit = min(limit, length - prompt_tokens)
+    limit = min(limit, length - tokens)
     drawn = max(_drawn_tokens(settings.output_tokens, lengths), body.min_tokens or 0)
     output_tokens = limit if body.ignore_eos else min(limit, drawn)
     include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    return Generation(prompt_tokens, output_tokens, output_tokens < limit, bool(body.stream), include_usage, chat)
+    return Generation(tokens, output_tokens, output_tokens < limit, bool(body.stream), include_usage, chat, choices)
+
+
+def prompt_tokens(body: Body, settings: WorkerSettings, *, chat: bool) -> int:
+    """Tokens of the messages of a chat, or of a prompt. Raises RequestError."""
+    return _chat_tokens(body, settings) if chat else _prompt_tokens(body.prompt, settings)
 
 
 def text_tokens(text: str, settings: WorkerSettings) -> int:

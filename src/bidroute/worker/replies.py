@@ -27,22 +27,24 @@ class Replies:
         if generation.stream:
             chunk_kind = "chat.completion.chunk" if generation.chat else kind
             self._chunk_head = {**self._head, "object": chunk_kind}
-            self._before, self._after = _encoded(self._chunk(_MARK, None)).split(_encoded(_MARK)[1:-1])
-            self._before = b"data: " + self._before
-            self._after += b"\n\n"
+            mark = _encoded(_MARK)[1:-1]
+            chunks = [_encoded(self._chunk(index, _MARK, None)).split(mark) for index in range(generation.choices)]
+            self._around = [(b"data: " + before, after + b"\n\n") for before, after in chunks]
 
     def opening(self) -> bytes:
-        """What a stream begins with: the role, for a chat."""
+        """What a stream begins with: the role of each choice, for a chat."""
         if not self.generation.chat:
             return b""
-        choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-        return _event({**self._chunk_head, "choices": [choice]})
+        choice = {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        choices = range(self.generation.choices)
+        return b"".join(_event({**self._chunk_head, "choices": [{"index": i, **choice}]}) for i in choices)
 
-    def chunks(self, first: int, last: int) -> bytes:
-        """The events of tokens `first` … `last`, counted from 1; the last one of all says why it ended."""
+    def chunks(self, index: int, first: int, last: int) -> bytes:
+        """The events of a choice's tokens `first` … `last`, counted from 1; the last one of all says why it ended."""
         if last == self.generation.output_tokens:
-            return self.chunks(first, last - 1) + _event(self._chunk(f" {last}", self._reason))
-        return b"".join(b"%b %d%b" % (self._before, token, self._after) for token in range(first, last + 1))
+            return self.chunks(index, first, last - 1) + _event(self._chunk(index, f" {last}", self._reason))
+        before, after = self._around[index]
+        return b"".join(b"%b %d%b" % (before, token, after) for token in range(first, last + 1))
 
     def closing(self) -> bytes:
         """What a stream ends with."""
@@ -53,17 +55,18 @@ class Replies:
     def whole(self, transfer: Transfer | None = None) -> bytes:
         """The answer to a request that does not stream; `transfer` is what its KV can be fetched with."""
         text = "".join(f" {token}" for token in range(1, self.generation.output_tokens + 1))
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": self._reason}
+        choice: dict[str, Any] = {"logprobs": None, "finish_reason": self._reason}
         if self.generation.chat:
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
-        answer = {**self._head, "choices": [choice], "usage": self._usage()}
+        choices = [{"index": index, **choice} for index in range(self.generation.choices)]
+        answer = {**self._head, "choices": choices, "usage": self._usage()}
         return _encoded(answer if transfer is None else {**answer, "kv_transfer_params": transfer})
 
-    def _chunk(self, text: str, reason: str | None) -> dict[str, Any]:
+    def _chunk(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
         content = {"delta": {"content": text}} if self.generation.chat else {"text": text}
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}
+        choice = {"index": index, **content, "logprobs": None, "finish_reason": reason}
         return {**self._chunk_head, "choices": [choice]}
 
     @property
@@ -71,7 +74,7 @@ class Replies:
         return "stop" if self.generation.natural_end else "length"
 
     def _usage(self) -> dict[str, int]:
-        prompt, output = self.generation.prompt_tokens, self.generation.output_tokens
+        prompt, output = self.generation.prompt_tokens, self.generation.output_tokens * self.generation.choices
         return {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
 
 

@@ -40,6 +40,7 @@ class Runner:
         self.first_tokens = Waits()
         self.token_gaps = Waits()
         self._work = asyncio.Event()
+        self._left: list[Sequence] = []  # while the engine hung
 
     def add(self, sequence: Sequence) -> None:
         """A request enters the engine's own queue."""
@@ -47,11 +48,24 @@ class Runner:
         self.engine.add(sequence)
         self._work.set()
 
+    def cancel(self, sequence: Sequence) -> None:
+        """Who asked for it has left; an engine that hangs learns of it when it goes on."""
+        if self.faults.unhung.is_set():
+            self.engine.cancel(sequence)
+        else:
+            self._left.append(sequence)
+
+    async def _unhung(self) -> None:
+        await self.faults.unhung.wait()
+        for sequence in self._left:
+            self.engine.cancel(sequence)
+        self._left.clear()
+
     async def run(self) -> None:
         """Iterate for ever; sleeps while there is nothing to do."""
         start_s = time.monotonic()
         while True:
-            await self.faults.unhung.wait()
+            await self._unhung()
             duration_s = self.engine.begin()
             if duration_s is None:
                 self._work.clear()
@@ -60,7 +74,7 @@ class Runner:
                 continue
             end_s = start_s + duration_s * self.faults.slowdown / self.time_scale
             await asyncio.sleep(max(0.0, end_s - time.monotonic()))
-            await self.faults.unhung.wait()
+            await self._unhung()
             now_s = time.monotonic()
             for sequence in self.engine.complete():
                 self._tell(sequence, now_s)

@@ -1,0 +1,75 @@
+"""How fast each device goes, and how much slower with one request more: learned from what its iterations took.
+
+The period of a device with a batch of b is taken to be a + s·b. Recent means of the period and of the batch follow
+what changes (context, prompts in between, a throttled GPU) through the intercept a; the slope s is learned slowly, by
+regression over longer means, and stays as it is while the batch does not vary.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+
+import numpy as np
+
+from bidroute.core.devices import Device
+from bidroute.core.pace_kernels import (
+    BATCH,
+    PERIOD_S,
+    PRIOR_SLOPE,
+    ROWS,
+    SLOPE_S,
+    SMOOTHING,
+    WEIGHT,
+    expected_paces,
+    observe_pace,
+)
+from bidroute.core.queue import FloatArray, IntArray
+
+
+class Paces:
+    """The paces of G devices. `prior_s` float64[G] counts, as one iteration, until there are observations."""
+
+    def __init__(self) -> None:
+        self.prior_s: FloatArray = np.zeros(0)
+        self.moments: FloatArray = np.zeros((ROWS, 0))
+
+    def join(self, device: Device) -> None:
+        """One device more."""
+        column = np.zeros((ROWS, 1))
+        column[PERIOD_S], column[WEIGHT], column[SLOPE_S] = device.period_s, SMOOTHING, PRIOR_SLOPE * device.period_s
+        self.prior_s = np.append(self.prior_s, device.period_s)
+        self.moments = np.append(self.moments, column, axis=1)
+
+    @property
+    def period_s(self) -> FloatArray:
+        """Recent mean duration of an iteration, float64[G]."""
+        period_s: FloatArray = self.moments[PERIOD_S]
+        return period_s
+
+    @property
+    def batch(self) -> FloatArray:
+        """Recent mean number of requests in an iteration, float64[G]."""
+        batch: FloatArray = self.moments[BATCH]
+        return batch
+
+    def observe(self, device: int, batch: int, periods: int, duration_s: float) -> None:
+        """`periods` iterations of a device, with `batch` requests in it, took `duration_s` in all."""
+        if periods > 0 and duration_s > 0:
+            observe_pace(self.moments, device, batch, periods, duration_s / periods)
+
+    def expected(self, batch: IntArray) -> tuple[FloatArray, FloatArray]:
+        """What one more request would see beside `batch` int64[G] others: float64[G] each, seconds per token.
+
+        Its own pace, a + s·(b + 1), and the marginal one: by how much all requests together wait longer for each token
+        that it makes, a + s·(b + 1) + s·b. A device that has not run yet is expected to fall short of its prior by as
+        much as the others did.
+        """
+        own_s, marginal_s = np.empty(len(batch)), np.empty(len(batch))
+        expected_paces(self.moments, self.prior_s, batch, own_s, marginal_s)
+        return own_s, marginal_s
+
+    def frozen(self) -> Paces:
+        """A copy of what is known now, to be read in another thread."""
+        paces = copy(self)
+        paces.moments = self.moments.copy()
+        return paces

@@ -1,0 +1,133 @@
+"""What is learned of an affine period, in closed form; and the kernels against their twins."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bidroute.core import pace_kernels as kernels
+from bidroute.core.devices import Device
+from bidroute.core.fleet import Fleet
+from bidroute.core.paces import Paces
+from bidroute.core.requests import Request
+
+EMPTY_S, PER_REQUEST_S = 0.006, 0.001
+
+
+def paces(*prior_s: float) -> Paces:
+    made = Paces()
+    for period_s in prior_s:
+        made.join(Device("d", 64, 100_000, period_s=period_s))
+    return made
+
+
+def ran(of: Paces, device: int, *batches: int, noise: float = 0.0, periods: int = 1, rounds: int = 400) -> None:
+    """The device goes through these batches, so many periods each, again and again; its period is affine."""
+    random = np.random.default_rng(0)
+    for _ in range(rounds):
+        for batch in batches:
+            period_s = (EMPTY_S + PER_REQUEST_S * batch) * random.lognormal(0.0, noise)
+            of.observe(device, batch, periods, periods * period_s)
+
+
+def expected(of: Paces, *batch: int) -> tuple[list[float], list[float]]:
+    own_s, marginal_s = of.expected(np.array(batch))
+    return own_s.tolist(), marginal_s.tolist()
+
+
+@pytest.mark.parametrize("batch", [0, 3, 10, 40])
+def test_one_more_costs_its_own_tokens_and_the_delay_of_the_others(batch: int) -> None:
+    made = paces(0.05)
+    ran(made, 0, 2, 6, 10, 8, 4)
+    own_s, marginal_s = expected(made, batch)
+    assert own_s == pytest.approx([EMPTY_S + PER_REQUEST_S * (batch + 1)], rel=0.01)
+    assert marginal_s == pytest.approx([EMPTY_S + PER_REQUEST_S * (2 * batch + 1)], rel=0.01)
+
+
+def test_noise_in_what_is_seen_hardly_moves_the_slope() -> None:
+    made = paces(0.05)
+    ran(made, 0, 2, 6, 10, 8, 4, noise=0.3, rounds=1000)
+    assert made.moments[kernels.SLOPE_S, 0] == pytest.approx(PER_REQUEST_S, rel=0.35)
+    assert made.period_s[0] == pytest.approx(EMPTY_S + PER_REQUEST_S * 6, rel=0.3)
+
+
+def test_a_slope_once_learned_stays_while_the_batch_does_not_vary() -> None:
+    made = paces(0.05)
+    ran(made, 0, 2, 6, 10, 8, 4)
+    ran(made, 0, 10, rounds=5000)
+    assert made.moments[kernels.SLOPE_S, 0] == pytest.approx(PER_REQUEST_S, rel=0.05)
+    assert expected(made, 0)[0] == pytest.approx([EMPTY_S + PER_REQUEST_S], rel=0.05)
+
+
+def test_another_clock_rate_shows_at_once() -> None:
+    made = paces(0.05)
+    ran(made, 0, 2, 6, 10, 8, 4)
+    for _ in range(60):
+        made.observe(0, 6, 1, 2 * (EMPTY_S + 6 * PER_REQUEST_S))
+    assert expected(made, 5)[0][0] == pytest.approx(2 * (EMPTY_S + 6 * PER_REQUEST_S), rel=0.1)
+
+
+def test_before_anything_ran_the_priors_count_and_the_busier_of_equals_costs_more() -> None:
+    own_s, marginal_s = expected(paces(0.05, 0.02), 0, 0)
+    assert own_s == marginal_s == pytest.approx([0.05 * 1.01, 0.02 * 1.01])
+    own_s, marginal_s = expected(paces(0.05, 0.05), 1, 0)
+    assert own_s[0] > own_s[1]
+    assert marginal_s[0] > marginal_s[1]
+
+
+def test_one_that_never_ran_falls_short_of_its_prior_as_the_others_did() -> None:
+    made = paces(0.02, 0.05)
+    ran(made, 0, 2, 6, 10, 8, 4)
+    assert expected(made, 0, 0)[0][1] == pytest.approx(0.05 * EMPTY_S / 0.02 * 1.01, rel=0.02)
+
+
+def test_priors_soon_give_way() -> None:
+    made = paces(0.02)
+    made.observe(0, 1, 3, 3 * 0.08)
+    assert made.period_s[0] == pytest.approx(0.08, rel=0.2)
+
+
+def test_several_periods_at_once_are_nearly_as_one_by_one() -> None:
+    one, many = paces(0.05), paces(0.05)
+    ran(one, 0, *([2] * 5 + [10] * 5))
+    ran(many, 0, 2, 10, periods=5)
+    np.testing.assert_allclose(one.moments[:4], many.moments[:4], rtol=1e-9)
+    assert one.moments[kernels.SLOPE_S, 0] == pytest.approx(many.moments[kernels.SLOPE_S, 0], rel=0.02)
+
+
+def test_a_fleet_observes_its_leases_and_a_frozen_one_no_longer() -> None:
+    fleet = Fleet([Device("d", 64, 100_000)])
+    for lease in range(3):
+        fleet.open(Request(lease, 0.0, 1), 0, 0)
+    fleet.advance(0, 100, 100 * 0.03)
+    frozen = fleet.frozen()
+    assert (fleet.paces.batch[0], fleet.period_s[0]) == pytest.approx((3.0, 0.03), rel=0.01)
+    fleet.advance(0, 100, 100 * 0.06)
+    assert frozen.period_s[0] == pytest.approx(0.03, rel=0.01)
+    assert fleet.period_s[0] == pytest.approx(0.06, rel=0.01)
+    fleet.join(Device("e", 64, 100_000, period_s=0.04))
+    fleet.advance(0, 100, 100 * 0.09)
+    assert fleet.period_s.tolist() == pytest.approx([0.09, 0.04], rel=0.01)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_what_is_expected_is_as_its_twin_says(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    made = paces(*random.uniform(0.01, 0.1, 4))
+    for _ in range(int(random.integers(0, 12))):
+        periods = int(random.integers(1, 20))
+        made.observe(
+            int(random.integers(0, 3)), int(random.integers(0, 30)), periods, periods * random.uniform(0.01, 0.1)
+        )
+    period_s, batch, slope_s = made.moments[[kernels.PERIOD_S, kernels.BATCH, kernels.SLOPE_S]]
+    prior_s, ran_already = made.prior_s, made.moments[kernels.LONG_WEIGHT] > 0.0
+    slope_s = np.minimum(slope_s, kernels.MOST_OF_PERIOD * period_s / np.maximum(batch, 1.0))
+    empty_s = period_s - slope_s * batch
+    share = min(empty_s[ran_already].sum() / prior_s[ran_already].sum(), 1.0) if ran_already.any() else 1.0
+    empty_s = np.where(ran_already, empty_s, share * prior_s)
+    slope_s = np.where(ran_already, slope_s, kernels.PRIOR_SLOPE * empty_s)
+    now = random.integers(0, 30, 4)
+    own_s, marginal_s = made.expected(now)
+    np.testing.assert_allclose(own_s, empty_s + slope_s * (now + 1))
+    np.testing.assert_allclose(marginal_s, own_s + slope_s * now)
+    assert np.all(empty_s > 0.0)
