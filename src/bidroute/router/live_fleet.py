@@ -341,6 +341,7 @@ class LiveFleet:
     def state(self) -> RouterState:
         """See `FleetAdmin`."""
         dispatcher, now_s = self.dispatcher, self.dispatcher.clock()
+        prices = dispatcher.policy.prices()
         prefill = dispatcher.prefill.pool
         workers = [
             decode_worker_state(
