@@ -242,7 +242,7 @@ def leaks(dispatcher: Dispatcher) -> list[str]:
         "waiting": len(dispatcher.room.waiting),
         "apart": len(dispatcher.room.apart),
         "by load": len(dispatcher.room.by_load),
-        "reported": len(dispatcher._reported),
+        "reported": len(dispatcher._streams),
         "for prefill": len(dispatcher.room.for_prefill),
         "prefills": dispatcher.prefill.pool.total(LeaseStage.SENT)[0],
         "prefilled": dispatcher.prefill.pool.total(LeaseStage.WAITING)[0],

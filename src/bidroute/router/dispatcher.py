@@ -16,14 +16,16 @@ from functools import partial
 from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, Policy, PolicySettings, build_policy
 from bidroute.router.attempts import HungError
+from bidroute.router.decisions import Decisions
 from bidroute.router.estimates import Estimates
 from bidroute.router.metrics import RouterMetrics
 from bidroute.router.off_loop import Updates
 from bidroute.router.prefill_pool import LeaseStage
-from bidroute.router.prefill_stage import LOOK_S, PrefillStage
+from bidroute.router.prefill_stage import PrefillStage
 from bidroute.router.releases import Releases
 from bidroute.router.roster import Roster
 from bidroute.router.settings import RouterSettings
+from bidroute.router.streams import Streams
 from bidroute.router.tickets import Failure, Job, RefusedError, Ticket
 from bidroute.router.totals import Counts
 from bidroute.router.waiting_room import WaitingRoom
@@ -32,7 +34,6 @@ from bidroute.router.workers import Worker
 log = logging.getLogger("bidroute.router")
 
 TICK_S = 0.05  # between decisions that nothing but time has prompted
-PROGRESS_TOKENS = 8  # a stream's progress enters the ledger in steps of so many tokens
 FEW_WAITING = 64  # up to so many an arrival is decided on at once; among more, at the next tick
 
 
@@ -64,10 +65,10 @@ class Dispatcher:
         self._releases = Releases(self.roster, self.room, self.tickets, self._counts, clock, self.prefill.handed_over)
         self.log = self._releases.log
         self._updates = Updates(self.metrics, settings.update_s, off_loop=settings.updates_off_loop)
+        self._decisions = Decisions(self.roster, self.room, self.prefill, self._releases, self._updates, clock)
+        self._streams = Streams(self.roster, self.room, self.metrics, clock)
         self._ids = itertools.count()
-        self._reported: dict[int, tuple[int, float]] = {}  # tokens and time of each stream's last progress
         self._prompted = False
-        self._turn = -1
         self._ticking: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop
 
@@ -100,14 +101,17 @@ class Dispatcher:
         if self.room.waiting:
             self._prompt()
         else:
-            for controller in self.roster.controllers():
-                self._updates_of(controller).refresh(controller, self.clock(), seldom=True)
+            self._decisions.rest()
 
     def _prompt(self) -> None:
         """Decide as soon as everything that has happened is known."""
         if not self._prompted:
             self._prompted = True
             self._loop.call_soon(self._decide)
+
+    def _decide(self) -> None:
+        self._prompted = False
+        self._decisions.decide()
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
@@ -272,35 +276,11 @@ class Dispatcher:
 
     def started(self, ticket: Ticket) -> None:
         """Its first output came: the prompt is processed."""
-        if ticket.worker is None or not math.isnan(ticket.started_s):
-            return
-        ticket.started_s, ticket.output_tokens = self.clock(), 1
-        ticket.worker.events_heard += 1
-        self._reported[ticket.id] = 1, ticket.started_s
-        self.metrics.started(ticket.started_s - ticket.arrival_s)
-        if ticket.prefill is not None:
-            self.controller.progressed(ticket.id, 1)
-            ticket.prefill.become(LeaseStage.CLOSED)  # the KV was fetched
-            return
-        ticket.worker.prompts.processed(*ticket.job.all_prompts)
-        self.controller.prefilled(ticket.id, 1)
-        self.room.sequences.prefilled(ticket)
+        self._streams.started(ticket)
 
     def progressed(self, ticket: Ticket, tokens: int) -> None:
         """It has `tokens` of output so far, over all its choices."""
-        ticket.output_tokens = tokens
-        if ticket.worker is None:
-            return
-        ticket.worker.events_heard += 1
-        if ticket.siblings:
-            tokens = -(-tokens // (1 + len(ticket.siblings)))
-        reported, since_s = self._reported.get(ticket.id, (tokens, 0.0))
-        if tokens - reported >= PROGRESS_TOKENS:
-            now_s = self.clock()
-            self._reported[ticket.id] = tokens, now_s
-            self.controller.progressed(ticket.id, tokens)
-            self.room.sequences.progressed(ticket, tokens)
-            self.controller.state.fleet.observe_pace(ticket.worker.device, 1, (now_s - since_s) / (tokens - reported))
+        self._streams.progressed(ticket, tokens)
 
     def finished(self, ticket: Ticket, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """It ended by itself, with this true usage, over all prompts and choices, where the worker said."""
@@ -423,41 +403,11 @@ class Dispatcher:
                 self.prefill.ended(ticket.prefill)
             if not keeps_prefill:
                 ticket.let_go_prefill()
-        self._reported.pop(ticket.id, None)
+        self._streams.ended(ticket)
         worker, ticket.worker = ticket.worker, None
         if ticket.siblings:
             self.room.sequences.close(ticket)
         return worker
-
-    # --- decisions --------------------------------------------------------------------------------------------------
-
-    def _decide(self) -> None:
-        """Release what is to be released now. Whatever goes wrong in a decision, the next one comes."""
-        self._prompted = False
-        if self.roster.started is None or not self.room.waiting:
-            return
-        controllers = self.roster.controllers()
-        self._turn += 1  # who shares a device with others is not always the last to be asked
-        for k in range(len(controllers)):
-            controller = controllers[(k + self._turn) % len(controllers)]
-            try:
-                if k == 0:
-                    if self.prefill.busy:
-                        self.prefill.look(LOOK_S)
-                    self._releases.by_load(controller)
-                now_s = self.clock()
-                updates = self._updates_of(controller)
-                if updates.due(now_s):
-                    updates.refresh(controller, now_s, seldom=self._releases.easy())
-                self._releases.by_policy(controller, now_s)
-            except Exception:
-                log.exception("a decision failed; the request that waits longest goes by load")
-                self.room.set_aside(controller)
-        if self.prefill.on:
-            self.prefill.release()
-
-    def _updates_of(self, controller: Controller) -> Updates:
-        return self._updates if controller is self.roster.started else self._updates.beside(controller)
 
 
 def _shutting_down() -> RefusedError:
