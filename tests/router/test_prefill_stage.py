@@ -83,7 +83,7 @@ async def test_a_request_is_prefilled_and_then_decoded_and_both_leases_close(pai
     pair.dispatcher.finished(ticket, 90, 20)
     assert pair.leases() == 0
     assert not pair.dispatcher.tickets
-    assert pair.dispatcher.prompt_tokens.estimate("m", 400) < 100  # learned from the prefill's answer
+    assert pair.dispatcher.estimates.of(Job("m", 400)) < 300  # learned from the prefill's answer
 
 
 async def occupied(pair: Pair) -> list[Ticket]:
