@@ -86,9 +86,9 @@ async def test_a_request_is_prefilled_and_then_decoded_and_both_leases_close(pai
     assert pair.dispatcher.estimates.of(Job("m", 400)) < 300  # learned from the prefill's answer
 
 
-async def occupied(pair: Pair) -> list[Ticket]:
-    """Both slots of the decode worker are taken, by requests that need no prefill worker."""
-    tickets = [pair.dispatcher.submit(Job("m", 40)) for _ in range(2)]
+async def occupied(pair: Pair, slots: int = 2) -> list[Ticket]:
+    """The free slots of the decode worker are taken, by requests that need no prefill worker."""
+    tickets = [pair.dispatcher.submit(Job("m", 40)) for _ in range(slots)]
     await pair.settle()
     assert pair.leases() == 2
     return tickets
@@ -400,3 +400,26 @@ async def test_a_router_that_stops_refuses_who_is_in_line_or_prefilled(pair: Pai
     with pytest.raises(RefusedError):
         await pair.dispatcher.released(ticket)
     assert pair.counts() == {"abandoned": 1}
+
+
+async def test_a_calibration_that_moves_finds_each_of_them_wherever_it_is(pair: Pair) -> None:
+    """Who waits for a prefill is estimated anew; who is prefilled keeps what its worker counted."""
+    running = pair.dispatcher.submit(SPLIT)
+    await pair.prefilled(running, 90)
+    blocking = await occupied(pair, 1)
+    prefilled = pair.dispatcher.submit(SPLIT)
+    await pair.prefilled(prefilled, 80)
+    waiting = pair.dispatcher.submit(SPLIT)
+    assert await pair.sent(waiting) is None
+    assert waiting.id in pair.dispatcher.room.for_prefill
+    before = waiting.prompt_tokens
+    for _ in range(50):
+        pair.dispatcher.estimates.learned(SPLIT, 5)
+    pair.dispatcher._tick()
+    assert waiting.prompt_tokens < before
+    assert (prefilled.prompt_tokens, running.prompt_tokens) == (80, 90)
+    for ticket in (running, *blocking):
+        pair.dispatcher.finished(ticket, None, 5)
+    assert await pair.where(prefilled) == "a"
+    await pair.prefilled(waiting, 70)
+    assert await pair.where(waiting) == "a"

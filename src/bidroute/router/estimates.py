@@ -50,7 +50,7 @@ class Estimates:
         for ticket_id in some:
             del self._stale[ticket_id]
             ticket = self._tickets.get(ticket_id)
-            if ticket is not None and ticket_id in self._room:
+            if ticket is not None and ticket_id in self._room and ticket.prefill is None:
                 self._room.reestimate(ticket, self.of(ticket.job))
         if some and self._room.apart:
             self._room.readmit()
@@ -60,8 +60,8 @@ class Estimates:
         if not moved:
             return
         for ticket in self._tickets.values():
-            if ticket.job.model not in moved or ticket.job.prompt_tokens is not None:
-                continue
+            if ticket.job.model not in moved or ticket.job.prompt_tokens is not None or ticket.prefill is not None:
+                continue  # counted by the client, or by the worker that prefills it
             if ticket.id in self._room:
                 self._stale[ticket.id] = None
             elif ticket.worker is not None:

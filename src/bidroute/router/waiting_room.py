@@ -189,7 +189,7 @@ class WaitingRoom:
         """
         ticket.prompt_tokens = prompt_tokens
         self.fit_prompt(ticket)
-        if ticket.id in self.apart or ticket.id in self.by_load:
+        if any(ticket.id in place for place in (self.apart, self.by_load, self.for_prefill)):
             return
         controller = self._roster.of(ticket.job.model)
         largest_tokens = controller.state.fleet.largest_kv_tokens
