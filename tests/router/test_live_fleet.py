@@ -154,9 +154,9 @@ async def test_a_router_that_starts_anew_does_not_overfill() -> None:
         assert slots(router, "a") == 1
         most = 0
         while not all(client.done() for client in before):
-            most = max(most, len(late.app.engine.waiting))
+            most = max(most, late.app.engine.running + len(late.app.engine.waiting))
             await asyncio.sleep(0.02)
-        assert most <= 1  # between two passes of the engine
+        assert most <= 6
         assert await ended(router, ours + before) == ["whole"] * 11
 
 

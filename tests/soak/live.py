@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from bidroute.router.state import RouterState, WorkerState
 from bidroute.worker.app import WorkerApp
 from bidroute.worker.faults import Fault
 from bidroute.worker.settings import WorkerSettings as EngineSettings
+from tests.ports import free_port
 
 _QUIET = logging.getLogger("tests.worker")  # a worker that is killed complains about every request
 _QUIET.setLevel(logging.CRITICAL + 1)
@@ -223,14 +223,6 @@ async def until(condition: Callable[[], object], timeout_s: float = 8.0) -> None
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.01)
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def leaks(dispatcher: Dispatcher) -> list[str]:

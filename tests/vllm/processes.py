@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.ports import free_port
 
 HERE = Path(__file__).parent
 MODEL_TOKENS, BLOCK = 1024, 32
@@ -45,13 +46,6 @@ SPECS = (FAST, MIDDLE, SMALL)
 KV_LEASE_S = 10  # a producer's; 30 by default
 PRODUCER = Spec("producer", "15,0.3,0.02,0.001", 8, 256, True, "kv_producer")
 CONSUMER = Spec("consumer", "15,0.3,0.02,0.001", 4, 200, True, "kv_consumer")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def answers(url: str) -> bool:
