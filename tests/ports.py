@@ -7,10 +7,6 @@ import os
 import socket
 
 FIRST, BLOCKS, BLOCK = 12_000, 200, 100  # below the ports that systems hand out to clients
-    12_000,
-    200,
-    100,
-)  # below the ports that the system hands out to clients: those may come to be taken
 
 _mine = itertools.cycle(range(FIRST + os.getpid() % BLOCKS * BLOCK, FIRST + (os.getpid() % BLOCKS + 1) * BLOCK))
 
