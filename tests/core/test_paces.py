@@ -30,18 +30,17 @@ def ran(of: Paces, device: int, *batches: int, noise: float = 0.0, periods: int 
             of.observe(device, batch, periods, periods * period_s)
 
 
-def expected(of: Paces, *batch: int) -> tuple[list[float], list[float]]:
-    own_s, marginal_s = of.expected(np.array(batch))
-    return own_s.tolist(), marginal_s.tolist()
+def marginal_s(of: Paces, *batch: int) -> list[float]:
+    seconds: list[float] = of.marginal_s(np.array(batch)).tolist()
+    return seconds
 
 
 @pytest.mark.parametrize("batch", [0, 3, 10, 40])
 def test_one_more_costs_its_own_tokens_and_the_delay_of_the_others(batch: int) -> None:
     made = paces(0.05)
     ran(made, 0, 2, 6, 10, 8, 4)
-    own_s, marginal_s = expected(made, batch)
-    assert own_s == pytest.approx([EMPTY_S + PER_REQUEST_S * (batch + 1)], rel=0.01)
-    assert marginal_s == pytest.approx([EMPTY_S + PER_REQUEST_S * (2 * batch + 1)], rel=0.01)
+    itself_s, others_s = EMPTY_S + PER_REQUEST_S * (batch + 1), PER_REQUEST_S * batch
+    assert marginal_s(made, batch) == pytest.approx([itself_s + others_s], rel=0.01)
 
 
 def test_noise_in_what_is_seen_hardly_moves_the_slope() -> None:
@@ -56,7 +55,7 @@ def test_a_slope_once_learned_stays_while_the_batch_does_not_vary() -> None:
     ran(made, 0, 2, 6, 10, 8, 4)
     ran(made, 0, 10, rounds=5000)
     assert made.moments[kernels.SLOPE_S, 0] == pytest.approx(PER_REQUEST_S, rel=0.05)
-    assert expected(made, 0)[0] == pytest.approx([EMPTY_S + PER_REQUEST_S], rel=0.05)
+    assert marginal_s(made, 0) == pytest.approx([EMPTY_S + PER_REQUEST_S], rel=0.05)
 
 
 def test_another_clock_rate_shows_at_once() -> None:
@@ -64,21 +63,20 @@ def test_another_clock_rate_shows_at_once() -> None:
     ran(made, 0, 2, 6, 10, 8, 4)
     for _ in range(60):
         made.observe(0, 6, 1, 2 * (EMPTY_S + 6 * PER_REQUEST_S))
-    assert expected(made, 5)[0][0] == pytest.approx(2 * (EMPTY_S + 6 * PER_REQUEST_S), rel=0.1)
+    delay_s = 5 * made.moments[kernels.SLOPE_S, 0]  # of the others
+    assert marginal_s(made, 5)[0] - delay_s == pytest.approx(2 * (EMPTY_S + 6 * PER_REQUEST_S), rel=0.1)
 
 
 def test_before_anything_ran_the_priors_count_and_the_busier_of_equals_costs_more() -> None:
-    own_s, marginal_s = expected(paces(0.05, 0.02), 0, 0)
-    assert own_s == marginal_s == pytest.approx([0.05 * 1.01, 0.02 * 1.01])
-    own_s, marginal_s = expected(paces(0.05, 0.05), 1, 0)
-    assert own_s[0] > own_s[1]
-    assert marginal_s[0] > marginal_s[1]
+    assert marginal_s(paces(0.05, 0.02), 0, 0) == pytest.approx([0.05 * 1.01, 0.02 * 1.01])
+    busy_s, idle_s = marginal_s(paces(0.05, 0.05), 1, 0)
+    assert busy_s > idle_s
 
 
 def test_one_that_never_ran_falls_short_of_its_prior_as_the_others_did() -> None:
     made = paces(0.02, 0.05)
     ran(made, 0, 2, 6, 10, 8, 4)
-    assert expected(made, 0, 0)[0][1] == pytest.approx(0.05 * EMPTY_S / 0.02 * 1.01, rel=0.02)
+    assert marginal_s(made, 0, 0)[1] == pytest.approx(0.05 * EMPTY_S / 0.02 * 1.01, rel=0.02)
 
 
 def test_priors_soon_give_way() -> None:
@@ -101,7 +99,7 @@ def test_a_fleet_observes_its_leases_and_a_frozen_one_no_longer() -> None:
         fleet.open(Request(lease, 0.0, 1), 0, 0)
     fleet.advance(0, 100, 100 * 0.03)
     frozen = fleet.frozen()
-    assert (fleet.paces.batch[0], fleet.period_s[0]) == pytest.approx((3.0, 0.03), rel=0.01)
+    assert (fleet.paces.moments[kernels.BATCH, 0], fleet.period_s[0]) == pytest.approx((3.0, 0.03), rel=0.01)
     fleet.advance(0, 100, 100 * 0.06)
     assert frozen.period_s[0] == pytest.approx(0.03, rel=0.01)
     assert fleet.period_s[0] == pytest.approx(0.06, rel=0.01)
@@ -127,7 +125,40 @@ def test_what_is_expected_is_as_its_twin_says(seed: int) -> None:
     empty_s = np.where(ran_already, empty_s, share * prior_s)
     slope_s = np.where(ran_already, slope_s, kernels.PRIOR_SLOPE * empty_s)
     now = random.integers(0, 30, 4)
-    own_s, marginal_s = made.expected(now)
-    np.testing.assert_allclose(own_s, empty_s + slope_s * (now + 1))
-    np.testing.assert_allclose(marginal_s, own_s + slope_s * now)
+    np.testing.assert_allclose(made.marginal_s(now), empty_s + slope_s * (now + 1) + slope_s * now)
     assert np.all(empty_s > 0.0)
+
+
+class PlainPace:
+    """The twin of `observe_pace`, for one device."""
+
+    def __init__(self, prior_s: float) -> None:
+        self.recent = {"weight": kernels.SMOOTHING, "period_s": prior_s, "batch": 0.0}
+        self.long = {"weight": 0.0, "period_s": 0.0, "batch": 0.0, "square": 0.0, "product": 0.0}
+        self.slope_s = kernels.PRIOR_SLOPE * prior_s
+
+    def observe(self, batch: int, periods: int, period_s: float) -> None:
+        seen = {"period_s": period_s, "batch": batch, "square": batch**2, "product": batch * period_s}
+        for means, smoothing in ((self.recent, kernels.SMOOTHING), (self.long, kernels.LONG_SMOOTHING)):
+            for _ in range(periods):
+                weight = (1.0 - smoothing) * means["weight"] + smoothing
+                for name in means.keys() - {"weight"}:
+                    means[name] += smoothing / weight * (seen[name] - means[name])
+                means["weight"] = weight
+        variance = max(self.long["square"] - self.long["batch"] ** 2, 0.0)
+        covariance = self.long["product"] - self.long["batch"] * self.long["period_s"]
+        step = (covariance - self.slope_s * variance) / (variance + kernels.RIDGE)
+        self.slope_s = max(self.slope_s + (1.0 - (1.0 - kernels.SLOPE_SMOOTHING) ** periods) * step, 0.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 64), st.integers(1, 9), st.floats(1e-3, 0.5)), min_size=1, max_size=20))
+def test_what_is_learned_is_as_its_twin_says(seen: list[tuple[int, int, float]]) -> None:
+    made, plain = paces(0.02, 0.03), PlainPace(0.03)
+    for batch, periods, period_s in seen:
+        made.observe(1, batch, periods, periods * period_s)
+        plain.observe(batch, periods, period_s)
+    recent, long = plain.recent, plain.long
+    twin = [recent["period_s"], recent["batch"], recent["weight"]]
+    twin += [long["period_s"], long["batch"], long["square"], long["product"], long["weight"], plain.slope_s]
+    np.testing.assert_allclose(made.moments[:, 1], twin, rtol=1e-7, atol=1e-9)
+    assert made.period_s[0] == 0.02

@@ -42,10 +42,8 @@ def observe_pace(moments: FloatArray, device: int, batch: int, periods: int, per
 
 
 @kernel
-def expected_paces(
-    moments: FloatArray, prior_s: FloatArray, batch: IntArray, own_s: FloatArray, marginal_s: FloatArray
-) -> None:
-    """See `Paces.expected`; `own_s` and `marginal_s` [G] are overwritten."""
+def marginal_paces(moments: FloatArray, prior_s: FloatArray, batch: IntArray, marginal_s: FloatArray) -> None:
+    """See `Paces.marginal_s`; `marginal_s` [G] is overwritten."""
     seen_s, expected_s = 0.0, 0.0
     for g in range(len(prior_s)):
         if moments[LONG_WEIGHT, g] > 0.0:
@@ -58,8 +56,7 @@ def expected_paces(
         else:
             empty_s = share * prior_s[g]
             slope_s = PRIOR_SLOPE * empty_s
-        own_s[g] = empty_s + slope_s * (batch[g] + 1)
-        marginal_s[g] = own_s[g] + slope_s * batch[g]
+        marginal_s[g] = empty_s + slope_s * (2 * batch[g] + 1)
 
 
 @kernel

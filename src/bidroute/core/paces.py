@@ -13,14 +13,13 @@ import numpy as np
 
 from bidroute.core.devices import Device
 from bidroute.core.pace_kernels import (
-    BATCH,
     PERIOD_S,
     PRIOR_SLOPE,
     ROWS,
     SLOPE_S,
     SMOOTHING,
     WEIGHT,
-    expected_paces,
+    marginal_paces,
     observe_pace,
 )
 from bidroute.core.queue import FloatArray, IntArray
@@ -46,27 +45,20 @@ class Paces:
         period_s: FloatArray = self.moments[PERIOD_S]
         return period_s
 
-    @property
-    def batch(self) -> FloatArray:
-        """Recent mean number of requests in an iteration, float64[G]."""
-        batch: FloatArray = self.moments[BATCH]
-        return batch
-
     def observe(self, device: int, batch: int, periods: int, duration_s: float) -> None:
         """`periods` iterations of a device, with `batch` requests in it, took `duration_s` in all."""
         if periods > 0 and duration_s > 0:
             observe_pace(self.moments, device, batch, periods, duration_s / periods)
 
-    def expected(self, batch: IntArray) -> tuple[FloatArray, FloatArray]:
-        """What one more request would see beside `batch` int64[G] others: float64[G] each, seconds per token.
+    def marginal_s(self, batch: IntArray) -> FloatArray:
+        """Seconds that all requests together wait longer, per token that one more makes beside `batch` int64[G] others.
 
-        Its own pace, a + s·(b + 1), and the marginal one: by how much all requests together wait longer for each token
-        that it makes, a + s·(b + 1) + s·b. A device that has not run yet is expected to fall short of its prior by as
-        much as the others did.
+        That is a + s·(b + 1) for itself and s for each of the others, float64[G]. A device that has not run yet is
+        expected to fall short of its prior by as much as the others did.
         """
-        own_s, marginal_s = np.empty(len(batch)), np.empty(len(batch))
-        expected_paces(self.moments, self.prior_s, batch, own_s, marginal_s)
-        return own_s, marginal_s
+        marginal_s = np.empty(len(batch))
+        marginal_paces(self.moments, self.prior_s, batch, marginal_s)
+        return marginal_s
 
     def frozen(self) -> Paces:
         """A copy of what is known now, to be read in another thread."""

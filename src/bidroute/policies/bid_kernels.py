@@ -42,7 +42,7 @@ class Terms(NamedTuple):
     horizon_s, priority_base and the share of the service that counts as lateness. `floor_price` per footprint enters
     the ratio only; no reward counts as less than `least_reward`. `fastest_s`: the shortest period of the fleet;
     `period_s` float64[G], `usable_kv_tokens` int64[G]; `class_tokens` float64[c] are mean output tokens. A token costs
-    `pace_s` float64[G] (`Paces.expected`), at least `least_pace_s`.
+    `pace_s` float64[G] (`Paces.marginal_s`), at least `least_pace_s`.
     """
 
     now_s: float

@@ -156,7 +156,7 @@ class BidPrice(Policy):
 
     def _bidding(self, state: RoutingState) -> Bidding:
         scale, fleet = self._updates.price_scale or 1.0, state.fleet
-        _, pace_s = fleet.paces.expected(fleet.open_leases)
+        pace_s = fleet.paces.marginal_s(fleet.open_leases)
         return Bidding(self.objective, self.shadow_prices, scale, self.threshold_s, pace_s)
 
     def _considered(self, state: RoutingState, devices: Sequence[int], bidding: Bidding) -> Considered:

@@ -35,7 +35,7 @@ class Bids(NamedTuple):
 class Bidding(NamedTuple):
     """What bids depend on besides the state: the objective, the prices, their running scale, what is overdue.
 
-    `pace_s` float64[G]: what a token costs on each device, in seconds (`Paces.expected`).
+    `pace_s` float64[G]: what a token costs on each device, in seconds (`Paces.marginal_s`).
     """
 
     objective: Objective

@@ -22,6 +22,7 @@ from bidroute.policies.bid_price import BidPrice
 from bidroute.router.discovery import Capacity, SlotEstimate, UnreachableError, discover
 from bidroute.router.dispatcher import Dispatcher
 from bidroute.router.fleet_admin import NoSuchError, worker_name
+from bidroute.router.others import Others, Ours
 from bidroute.router.prefill_pool import LeaseStage
 from bidroute.router.prefill_stage import PrefillStage
 from bidroute.router.progress import Progress, signs_of_life
@@ -60,7 +61,7 @@ class LiveFleet:
         self._joining: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._readings: dict[str, tuple[Reading, float]] = {}
-        self._foreign: dict[str, tuple[int, int]] = {}  # requests and KV of others, as the last reading showed
+        self._others: dict[str, Others] = {}
         self._estimates: dict[str, SlotEstimate] = {}
         self._progress: dict[str, Progress] = {}
         self._objective = parse_objective(settings.objective)
@@ -148,9 +149,8 @@ class LiveFleet:
         except Exception as problem:  # whatever it is, the scraper will meet it again and say so
             log.debug("worker %s: no first reading: %r", worker.name, problem)
             return
-        worker.foreign_slots = (reading.running or 0) + (reading.waiting or 0)
-        worker.foreign_kv_tokens = int((reading.kv_usage or 0.0) * worker.kv_tokens)
-        self._foreign[worker.name] = worker.foreign_slots, worker.foreign_kv_tokens
+        self._others[worker.name] = Others()
+        self._others[worker.name].first(worker, reading)
         if reading.prompt_tokens_total is not None:
             self.dispatcher.estimates.counted(worker, reading.prompt_tokens_total)
 
@@ -168,7 +168,7 @@ class LiveFleet:
             keeper.worker_alive(worker)
         if before is not None:
             self._follow_progress(worker, before[0], reading, now_s - before[1])
-        self._see_others(worker, reading)
+        self._others.setdefault(worker.name, Others()).seen(worker, reading, self._ours(worker))
         if reading.prompt_tokens_total is not None:
             self.dispatcher.estimates.counted(worker, reading.prompt_tokens_total)
         estimate = self._estimates.get(worker.name)
@@ -218,23 +218,16 @@ class LiveFleet:
             fleet = self.dispatcher.controller.state.fleet
             fleet.observe_pace(worker.device, PACE_TOKENS, PACE_TOKENS * progress.token_gap_s)
 
-    def _see_others(self, worker: Worker, reading: Reading) -> None:
-        """What the engine holds beyond our leases belongs to others; two readings must agree, since one may be late."""
-        leases, held = self._ours(worker)
-        slack = 2 * worker.block_size * leases
-        running = max((reading.running or 0) + (reading.waiting or 0) - leases, 0)
-        tokens = max(int((reading.kv_usage or 0.0) * worker.kv_tokens) - held - slack, 0) if running else 0
-        last = self._foreign.get(worker.name, (0, 0))
-        self._foreign[worker.name] = running, tokens
-        worker.foreign_slots, worker.foreign_kv_tokens = min(running, last[0]), min(tokens, last[1])
-
-    def _ours(self, worker: Worker) -> tuple[int, int]:
-        """How many requests of ours it runs, and KV tokens of ours that it holds, by the ledger."""
+    def _ours(self, worker: Worker) -> Ours:
+        """What it has of ours, by the ledger."""
         if worker.role == PREFILL:
             load = self.dispatcher.prefill.load(worker.name)
-            return load.requests[LeaseStage.SENT], load.to_do_tokens + load.held_tokens
+            sent = load.requests[LeaseStage.SENT]
+            return Ours(sent, load.to_do_tokens + load.held_tokens, sent, load.to_do_tokens)
         fleet, g = self.dispatcher.controller.state.fleet, worker.device
-        return int(fleet.open_leases[g]), int(fleet.kv_tokens_used[g] + fleet.kv_tokens_pending[g])
+        starting = int(np.count_nonzero(fleet.ledgers[g].state != LeaseState.DECODING))
+        held_tokens = int(fleet.kv_tokens_used[g] + fleet.kv_tokens_pending[g])
+        return Ours(int(fleet.open_leases[g]), held_tokens, starting, int(fleet.prefill_tokens[g]))
 
     # --- the operator's side (FleetAdmin) ---------------------------------------------------------------------------
 
@@ -286,7 +279,7 @@ class LiveFleet:
 
     def _forget_readings(self, worker: Worker) -> None:
         self._readings.pop(worker.name, None)
-        self._foreign.pop(worker.name, None)
+        self._others.pop(worker.name, None)
         self._estimates.pop(worker.name, None)
         self._progress.pop(worker.name, None)
 
