@@ -11,6 +11,7 @@ import pytest
 from bidroute.router.dispatcher import Dispatcher
 from bidroute.router.settings import RouterSettings
 from tests.router.bench import Bench, Clock
+from tests.router.prefill_bench import LEASE_S, Pair
 
 uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed")
 
@@ -33,3 +34,12 @@ async def make() -> AsyncIterator[Callable[..., Bench]]:
     yield build
     for dispatcher in made:
         dispatcher.stop()
+
+
+@pytest.fixture
+async def pair(make) -> Pair:
+    bench = make(kv_lease_s=LEASE_S)
+    made = Pair(bench.dispatcher, bench.clock)
+    made.worker("a", slots=2)
+    made.prefill_worker("p")
+    return made

@@ -1,67 +1,12 @@
-"""When a request is prefilled, where, and what becomes of its KV: leases on both sides, each closed once."""
+"""When a request is prefilled and where: leases on both sides, each closed once."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 from bidroute.router.prefill_pool import AT_ONCE_TOKENS, LeaseStage
-from bidroute.router.prefill_stage import LAST_SHARE, URGENT_SHARE
 from bidroute.router.tickets import Failure, Job, RefusedError, Ticket
-from bidroute.router.workers import PREFILL, Worker
-from tests.router.bench import Bench
-
-SPLIT = Job("m", prompt_bytes=400, can_split=True)
-PARAMS = b'{"do_remote_prefill":true}'
-LEASE_S = 10.0
-
-
-def exact(tokens: int, **more: Any) -> Job:
-    return Job("m", 0, prompt_tokens=tokens, can_split=True, **more)
-
-
-class Pair(Bench):
-    """A bench with prefill workers too, and what a proxy would do with them."""
-
-    def prefill_worker(self, name: str, slots: int = 4, kv_tokens: int = 2000) -> Worker:
-        worker = Worker(name, f"http://{name}", batch_slots=slots, kv_tokens=kv_tokens, role=PREFILL)
-        self.dispatcher.prefill.add_worker(worker)
-        return worker
-
-    async def sent(self, ticket: Ticket) -> str | None:
-        """The prefill worker that has it, None while it waits for one."""
-        self.dispatcher._prompt()
-        await self.settle()
-        lease = ticket.prefill
-        return lease.worker.name if lease is not None and lease.stage is LeaseStage.SENT else None
-
-    async def prefilled(self, ticket: Ticket, tokens: int | None = None) -> None:
-        """Its prefill worker is done."""
-        assert await self.sent(ticket) is not None
-        self.dispatcher.prefilled(ticket, PARAMS, tokens)
-        await self.settle()
-
-    def pass_time(self, seconds: float) -> None:
-        self.clock.now_s += seconds
-        self.dispatcher._tick()
-
-    def counts(self) -> dict[str, int]:
-        pool = self.dispatcher.prefill.pool
-        return {stage.value: pool.total(stage)[0] for stage in LeaseStage if pool.total(stage)[0]}
-
-
-@pytest.fixture
-async def pair(make) -> Pair:
-    bench = make(kv_lease_s=LEASE_S)
-    made = Pair(bench.dispatcher, bench.clock)
-    made.worker("a", slots=2)
-    made.prefill_worker("p")
-    return made
-
-
-def stage(ticket: Ticket) -> LeaseStage | None:
-    return ticket.prefill.stage if ticket.prefill is not None else None
+from tests.router.prefill_bench import LEASE_S, PARAMS, SPLIT, Pair, exact, occupied, waiting
 
 
 async def test_a_request_is_prefilled_and_then_decoded_and_both_leases_close(pair: Pair) -> None:
@@ -84,23 +29,6 @@ async def test_a_request_is_prefilled_and_then_decoded_and_both_leases_close(pai
     assert pair.leases() == 0
     assert not pair.dispatcher.tickets
     assert pair.dispatcher.estimates.of(Job("m", 400)) < 300  # learned from the prefill's answer
-
-
-async def occupied(pair: Pair, slots: int = 2) -> list[Ticket]:
-    """The free slots of the decode worker are taken, by requests that need no prefill worker."""
-    tickets = [pair.dispatcher.submit(Job("m", 40)) for _ in range(slots)]
-    await pair.settle()
-    assert pair.leases() == 2
-    return tickets
-
-
-async def waiting(pair: Pair, job: Job = SPLIT) -> tuple[Ticket, list[Ticket]]:
-    """A prefilled request that waits, and those that occupy the decode worker."""
-    others = await occupied(pair)
-    ticket = pair.dispatcher.submit(job)
-    await pair.prefilled(ticket)
-    assert stage(ticket) is LeaseStage.WAITING
-    return ticket, others
 
 
 @pytest.mark.parametrize("when", ["in line", "sent", "waiting", "handed", "started"])
@@ -129,43 +57,6 @@ async def test_a_client_may_leave_at_any_point(pair: Pair, when: str) -> None:
     assert pair.counts() == {}
     assert not pair.dispatcher.room.for_prefill
     assert pair.dispatcher.totals.cancelled == 1
-
-
-async def test_kv_that_runs_out_goes_first_and_then_is_made_anew(make) -> None:
-    bench = make(kv_lease_s=LEASE_S, policy="fifo")
-    pair = Pair(bench.dispatcher, bench.clock)
-    pair.worker("a", slots=2)
-    pair.prefill_worker("p")
-    others = await occupied(pair)
-    ahead = pair.dispatcher.submit(Job("m", 40))  # by the policy's order the next, and without a lease
-    ticket = pair.dispatcher.submit(SPLIT)
-    await pair.prefilled(ticket)
-    pair.pass_time(URGENT_SHARE * LEASE_S - 0.1)
-    assert ticket.id not in pair.dispatcher.room.by_load
-    pair.pass_time(0.2)
-    assert ticket.id in pair.dispatcher.room.by_load
-    pair.dispatcher.finished(others[0], None, 3)
-    assert await pair.where(ticket) == "a"
-    assert ahead.worker is None
-    assert stage(ticket) is LeaseStage.HANDED
-
-
-async def test_kv_that_would_come_too_late_is_never_sent(pair: Pair) -> None:
-    ticket, others = await waiting(pair)
-    first = ticket.prefill
-    pair.pass_time(LAST_SHARE * LEASE_S + 0.1)
-    assert stage(ticket) is None
-    assert first is not None
-    assert first.stage is LeaseStage.ABANDONED  # it occupies the worker still
-    assert await pair.sent(ticket) is None  # the next time it waits until somebody would take it
-    pair.dispatcher.finished(others[0], None, 3)
-    assert await pair.sent(ticket) == "p"
-    pair.dispatcher.prefilled(ticket, PARAMS, None)
-    assert await pair.where(ticket) == "a"
-    assert ticket.prefill is not first
-    assert 'prefilled_again_total{reason="lease"} 1.0' in pair.dispatcher.metrics.render().decode()
-    (step, *_, last) = pair.dispatcher.prefill.steps(str(ticket.id))
-    assert (step.status, last.status) == ("prefilled", "handed over")
 
 
 async def test_the_wait_for_a_prefill_ends_as_any_other(make) -> None:
@@ -283,75 +174,6 @@ async def test_failures_of_prefill_workers(pair: Pair) -> None:
     assert "prefilled_again_total{" not in page  # no KV was lost
 
 
-@pytest.mark.parametrize("reached", [True, False])
-async def test_kv_is_made_anew_where_a_decode_worker_may_have_fetched_it(pair: Pair, reached: bool) -> None:
-    pair.worker("b")
-    ticket = pair.dispatcher.submit(SPLIT)
-    await pair.prefilled(ticket)
-    first = await pair.where(ticket)
-    lease = ticket.prefill
-    pair.dispatcher.failed(ticket, Failure.FAULT, "reset", reached=reached)
-    pair.dispatcher.retry(ticket)
-    if reached:
-        assert pair.counts()["abandoned"] == 1
-        await pair.prefilled(ticket)
-    second = await pair.where(ticket)
-    assert {first, second} == {"a", "b"}
-    assert (ticket.prefill is lease) == (not reached)
-    assert stage(ticket) is LeaseStage.HANDED
-    pair.dispatcher.failed(ticket, Failure.FAULT, "refused", reached=False)
-    await pair.settle()  # no retry: that was its end
-    assert pair.counts()["abandoned"] == (2 if reached else 1)
-    assert pair.leases() == 0
-    pair.pass_time(LEASE_S)
-    assert pair.counts() == {}
-
-
-async def test_kv_that_is_old_is_not_offered_to_the_next_decode_worker(pair: Pair) -> None:
-    ticket = pair.dispatcher.submit(SPLIT)
-    await pair.prefilled(ticket)
-    assert await pair.where(ticket) == "a"
-    pair.clock.now_s += LAST_SHARE * LEASE_S + 0.1  # so long it took to find that it cannot be reached
-    pair.dispatcher.failed(ticket, Failure.FAULT, "refused", reached=False)
-    pair.dispatcher.retry(ticket)
-    assert await pair.sent(ticket) == "p"
-
-
-async def test_a_loop_that_was_held_up_hands_no_old_kv_over(pair: Pair) -> None:
-    ticket, others = await waiting(pair)
-    pair.clock.now_s += LAST_SHARE * LEASE_S + 0.1  # and no tick came
-    pair.dispatcher.finished(others[0], None, 2)
-    await pair.settle()
-    assert ticket.worker is None
-    assert stage(ticket) is LeaseStage.SENT
-
-
-async def test_a_prefill_that_outlives_its_worker_is_used_in_time_or_not_at_all(pair: Pair) -> None:
-    others = await occupied(pair)
-    ticket = pair.dispatcher.submit(SPLIT)
-    assert await pair.sent(ticket) == "p"
-    pair.dispatcher.prefill.remove_worker("p")
-    pair.dispatcher.prefilled(ticket, PARAMS, None)
-    assert stage(ticket) is LeaseStage.WAITING
-    pair.pass_time(LAST_SHARE * LEASE_S + 0.1)
-    assert stage(ticket) is None
-    pair.dispatcher.finished(others[0], None, 2)
-    assert await pair.where(ticket) == "a"
-
-
-async def test_kv_of_a_worker_that_is_out_is_made_elsewhere(pair: Pair) -> None:
-    ticket, others = await waiting(pair)
-    pair.prefill_worker("q")
-    assert ticket.prefill is not None
-    pair.dispatcher.prefill.worker_dead(ticket.prefill.worker, "refused")
-    assert await pair.sent(ticket) == "q"
-    assert pair.counts() == {"sent": 1}
-    pair.dispatcher.prefilled(ticket, PARAMS, None)
-    pair.dispatcher.prefill.worker_restarted(pair.dispatcher.prefill.load("q").worker)
-    assert await pair.sent(ticket) == "q"
-    pair.dispatcher.finished(others[0], None, 2)
-
-
 async def test_without_prefill_workers_requests_go_on_without(pair: Pair) -> None:
     ticket, others = await waiting(pair)
     line = pair.dispatcher.submit(SPLIT)
@@ -414,7 +236,7 @@ async def test_a_calibration_that_moves_finds_each_of_them_wherever_it_is(pair: 
     assert waiting.id in pair.dispatcher.room.for_prefill
     before = waiting.prompt_tokens
     for _ in range(50):
-        pair.dispatcher.estimates.learned(SPLIT, 5)
+        pair.dispatcher.estimates.learned(waiting, 5)
     pair.dispatcher._tick()
     assert waiting.prompt_tokens < before
     assert (prefilled.prompt_tokens, running.prompt_tokens) == (80, 90)

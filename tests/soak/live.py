@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from bidroute.replay.processes import free_port
 from bidroute.router.dispatcher import Dispatcher
 from bidroute.router.http_settings import HttpSettings
 from bidroute.router.live_fleet import LiveFleet
@@ -25,7 +26,6 @@ from bidroute.router.state import RouterState, WorkerState
 from bidroute.worker.app import WorkerApp
 from bidroute.worker.faults import Fault
 from bidroute.worker.settings import WorkerSettings as EngineSettings
-from tests.ports import free_port
 
 _QUIET = logging.getLogger("tests.worker")  # a worker that is killed complains about every request
 _QUIET.setLevel(logging.CRITICAL + 1)

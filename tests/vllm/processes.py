@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.ports import free_port
+from bidroute.replay.processes import free_port
 
 HERE = Path(__file__).parent
 MODEL_TOKENS, BLOCK = 1024, 32

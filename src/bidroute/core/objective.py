@@ -139,7 +139,7 @@ def _weights_of(objective: Objective) -> FloatArray:
 
 
 # Measured (docs/results.md). The patient ones pay where output lengths can be told apart in advance; where they
-# cannot, the order errs more the longer it is trusted, and `balanced` or `tail` is better on the mean as well.
+# cannot, the order errs more the longer it is trusted, and the policy has less patience by itself.
 PRESETS: dict[str, Objective] = {
     "balanced": Objective(),
     "ttft": Objective(ttft=0.3, tail=15.0, patience=1.6),

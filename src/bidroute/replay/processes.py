@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import os
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import aiohttp
@@ -17,13 +20,30 @@ START_S = 90.0  # a first start on a machine compiles kernels
 END_S = 10.0
 LOOK_S = 0.2
 LAST_WORDS = 300
+FIRST_PORT, PROCESSES, PORTS_EACH = 12_000, 200, 100  # below the ports that systems hand out to clients
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback that nobody listens on, and that no client nor another such process takes meanwhile.
+
+    Raises ConfigError when there is none.
+    """
+    for port in itertools.islice(_ports(), PORTS_EACH):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise ConfigError(f"none of {PORTS_EACH} ports of the loopback is free; end what listens there")
+
+
+@cache
+def _ports() -> Iterator[int]:
+    """This process's own, in turn."""
+    first = FIRST_PORT + os.getpid() % PROCESSES * PORTS_EACH
+    return itertools.cycle(range(first, first + PORTS_EACH))
 
 
 class Child:

@@ -41,8 +41,7 @@ def _least_busy(workers: list[Worker], fleet: Fleet) -> Worker | None:
 
 def least_busy(workers: Iterable[Worker], fleet: Fleet, model: str) -> Worker | None:
     """The worker for a request that takes no place in a batch, such as an embedding; None where no worker takes any."""
-    able = [worker for worker in workers if worker.accepts() and worker.serves(model)]
-    return min(able, key=lambda worker: fleet.open_leases[worker.device] / worker.batch_slots, default=None)
+    return _least_busy([worker for worker in workers if worker.accepts() and worker.serves(model)], fleet)
 
 
 def _holds(worker: Worker, ticket: Ticket) -> bool:

@@ -60,7 +60,7 @@ class Dispatcher:
         self.roster = Roster(partial(build_policy, settings.policy, policy), build_predictor(settings.lengths))
         self.workers = self.roster.workers
         self.room = WaitingRoom(self.roster, self.tickets, self._counts, clock)
-        self.estimates = Estimates(self.roster, self.room, self.tickets)
+        self.estimates = Estimates(self.roster, self.room, self.tickets, self.metrics)
         self.prefill = PrefillStage(self.roster, self.room, self._counts, clock, settings.kv_lease_s, self._prompt)
         self._releases = Releases(self.roster, self.room, self.tickets, self._counts, clock, self.prefill.handed_over)
         self.log = self._releases.log
@@ -299,7 +299,7 @@ class Dispatcher:
         lease = self.controller_of(ticket).finished(now_s, ticket.id, each)
         self.metrics.output_predicted(self.roster.mean_tokens(lease.length_class), each)
         if prompt_tokens is not None and not prefilled:
-            self._learn_prompt(ticket, prompt_tokens // job.prompts)
+            self.estimates.learned(ticket, prompt_tokens // job.prompts)
         if silent and not prefilled:  # its answer came whole
             worker.prompts.processed(*job.all_prompts)
         if worker.breaker.success():
@@ -308,16 +308,11 @@ class Dispatcher:
             self._follow(worker)
         self._prompt()
 
-    def _learn_prompt(self, ticket: Ticket, prompt_tokens: int) -> None:
-        if ticket.job.prompt_tokens is None:
-            self.metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens)
-            self.estimates.learned(ticket.job, prompt_tokens)
-
     def prefilled(self, ticket: Ticket, params: bytes, prompt_tokens: int | None) -> None:
         """Its prefill worker has processed the prompt, of this true length where known; `params` are for the decode
         worker to fetch the KV with. It waits for that one: `released` is to be awaited again. Raises RefusedError."""
         if prompt_tokens is not None:
-            self._learn_prompt(ticket, prompt_tokens)
+            self.estimates.learned(ticket, prompt_tokens)
         try:
             if self.draining:
                 raise _shutting_down()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from bidroute.router.calibration import PromptTokens
+from bidroute.router.metrics import RouterMetrics
 from bidroute.router.roster import Roster
 from bidroute.router.tickets import Job, Ticket
 from bidroute.router.waiting_room import WaitingRoom
@@ -16,11 +17,14 @@ RENEWED = 256  # at once of those who wait: all of a long queue would hold up ev
 class Estimates:
     """Knows how many tokens prompts have. Leases follow a new rate at once, those who wait in calls of `renew_some`."""
 
-    def __init__(self, roster: Roster, room: WaitingRoom, tickets: Mapping[int, Ticket]) -> None:
+    def __init__(
+        self, roster: Roster, room: WaitingRoom, tickets: Mapping[int, Ticket], metrics: RouterMetrics
+    ) -> None:
         self.rates = PromptTokens()
         self._roster = roster
         self._room = room
         self._tickets = tickets
+        self._metrics = metrics
         self._stale: dict[int, None] = {}
 
     def of(self, job: Job) -> int:
@@ -29,8 +33,12 @@ class Estimates:
             return job.prompt_tokens
         return self.rates.estimate(job.model, job.prompt_bytes)
 
-    def learned(self, job: Job, prompt_tokens: int) -> None:
-        """A worker told the true number of this job's prompt."""
+    def learned(self, ticket: Ticket, prompt_tokens: int) -> None:
+        """A worker told the true number of this one's prompt."""
+        job = ticket.job
+        if job.prompt_tokens is not None:
+            return
+        self._metrics.prompt_estimated(ticket.prompt_tokens, prompt_tokens)
         self.rates.observe(job.model, job.prompt_bytes, prompt_tokens)
         self._follow((job.model,))
 

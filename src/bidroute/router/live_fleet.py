@@ -21,6 +21,7 @@ from bidroute.policies import PolicySettings, build_policy, policy_names
 from bidroute.policies.bid_price import BidPrice
 from bidroute.router.discovery import Capacity, SlotEstimate, UnreachableError, discover
 from bidroute.router.dispatcher import Dispatcher
+from bidroute.router.explanations import explained
 from bidroute.router.fleet_admin import NoSuchError, worker_name
 from bidroute.router.others import Others, Ours
 from bidroute.router.prefill_pool import LeaseStage
@@ -30,14 +31,12 @@ from bidroute.router.readings import Reading, progress_between
 from bidroute.router.scraper import UNREACHABLE, Scraper, ScraperSettings, open_session
 from bidroute.router.settings import RouterSettings, WorkerSettings, checked
 from bidroute.router.state import (
-    DecisionState,
     QueueState,
     RequestExplanation,
     RouterState,
     WorkerState,
     count_waits,
 )
-from bidroute.router.tickets import Ticket
 from bidroute.router.worker_states import decode_worker_state, prefill_worker_state
 from bidroute.router.workers import BOTH, DECODE, PREFILL, Worker
 
@@ -385,28 +384,4 @@ class LiveFleet:
 
     def explain(self, request_id: str) -> RequestExplanation:
         """See `FleetAdmin`."""
-        dispatcher = self.dispatcher
-        decisions, prefills = dispatcher.log.of(request_id), dispatcher.prefill.steps(request_id)
-        ticket = next((t for t in dispatcher.tickets.values() if request_id in (t.job.request_id, str(t.id))), None)
-        if ticket is None:
-            if not decisions and not prefills:
-                raise NoSuchError(f"request {request_id!r} is unknown, or too long gone to be remembered")
-            tried = [one.worker for one in decisions]
-            return RequestExplanation(request_id, "ended", tried, decisions, prefills)
-        if not dispatcher.waits(ticket):
-            prefilling = ticket.prefill is not None and ticket.prefill.stage is LeaseStage.SENT
-            status = "prefilling" if prefilling else "running"
-            return RequestExplanation(request_id, status, list(ticket.attempts), decisions, prefills)
-        decisions += self._held(ticket)
-        return RequestExplanation(request_id, "waiting", list(ticket.attempts), decisions, prefills)
-
-    def _held(self, ticket: Ticket) -> list[DecisionState]:
-        """What the policy thinks now of one that waits."""
-        dispatcher, now_s = self.dispatcher, self.dispatcher.clock()
-        if not dispatcher.in_queue(ticket):
-            return []
-        controller = dispatcher.controller_of(ticket)
-        state = controller.state
-        names = {worker.device: worker.name for worker in dispatcher.workers.values()}
-        explained = controller.policy.explain(now_s, state, state.fleet.accepting(), [ticket.id])
-        return [dispatcher.log.held(now_s, one, ticket, names.get(one.device, "?"), []) for one in explained]
+        return explained(self.dispatcher, request_id)
