@@ -6,7 +6,8 @@ import pytest
 from bidroute.core.devices import Device
 from bidroute.core.objective import Objective
 from bidroute.core.state import RoutingState
-from bidroute.policies.alternatives import FASTER_BY, MOST_ALTERNATIVES, consider
+from bidroute.policies.alternatives import consider
+from bidroute.policies.alternatives_kernels import FASTER_BY, MOST_ALTERNATIVES
 from bidroute.policies.base import Hold
 from bidroute.policies.bid_price import BidPrice
 from tests.policies.states import state

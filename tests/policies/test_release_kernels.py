@@ -23,7 +23,16 @@ from bidroute.policies.admission_kernels import (
 )
 from bidroute.policies.bid_kernels import rank_by_best_device
 from bidroute.policies.bids import Bidding, Bids, expected_tokens
-from bidroute.policies.release_kernels import FOR_LATER, FULLER_TILT, PRICED_OUT, REASONS, Limits, best_first, release
+from bidroute.policies.release_kernels import (
+    FOR_LATER,
+    FULLER_TILT,
+    PRICED_OUT,
+    REASONS,
+    Choice,
+    Limits,
+    best_first,
+    release,
+)
 from bidroute.pricing.prices import ShadowPrices
 from tests.policies.admission_twins import Batch, Member, blocks, judge
 from tests.policies.states import state
@@ -206,7 +215,7 @@ def test_a_decision_equals_its_twin(seed: int) -> None:
 
     chosen, held = np.empty(20, dtype=np.int64), np.full(REASONS, 99)
     fields = bidding.terms(6.0, waiting), waiting.queue.columns(), prices.view(waiting), admission.view
-    rows = release(*map(tuple, fields), tuple(Limits(10_000, spare, 0.5)), (devices, offered, later_s), chosen, held)
+    rows = release(*fields, Limits(10_000, spare, 0.5), Choice(devices, offered, later_s), chosen, held)
 
     assert dict(zip(rows.tolist(), chosen[rows].tolist(), strict=True)) == twin.released
     assert rows.tolist() == list(twin.released)
@@ -242,8 +251,8 @@ def test_prices_hold_while_somebody_who_pays_is_turned_down(free: int) -> None:
     admission.begin(waiting, [0])
     fields = bidding.terms(0.0, waiting), waiting.queue.columns(), prices.view(waiting), admission.view
     held = np.zeros(REASONS, dtype=np.int64)
-    choice = np.array([0]), 1, np.zeros(1)
-    release(*map(tuple, fields), (100, 48, 0.5), choice, np.zeros(2, dtype=np.int64), held)
+    choice = Choice(np.array([0]), 1, np.zeros(1))
+    release(*fields, Limits(100, 48, 0.5), choice, np.zeros(2, dtype=np.int64), held)
     assert prices.slot_price.max() == 0.06
     assert (held[NO_SLOT], held[KV_NOW], held[PRICED_OUT]) == ((0, 1, 1) if free else (2, 0, 0))
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from bidroute.core.devices import Device
 from bidroute.core.leases import DeviceLedger, LeasePool, LeaseState, Status
-from bidroute.core.ledger_kernels import advance_rows, change_row, count_row, pace
+from bidroute.core.ledger_kernels import FULL, advance_rows, append_row, change_row, count_row, pace, remove_row
 from bidroute.core.paces import Paces
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.core.requests import Request
@@ -23,6 +24,26 @@ from bidroute.errors import ConfigError, LedgerError
 __all__ = ["DeviceLedger", "Fleet", "Lease", "LeasePool", "LeaseState", "Status"]
 
 PENDING, PREFILLING, DECODING = int(LeaseState.PENDING), int(LeaseState.PREFILLING), int(LeaseState.DECODING)
+
+
+# Rows of `FleetColumns.totals` that kernels read by name.
+OPEN_LEASES, BATCH_SLOTS, KV_TOKENS, BLOCK_SIZE, USABLE_KV_TOKENS = 0, 5, 6, 7, 8
+
+
+class FleetColumns(NamedTuple):
+    """The fleet as kernels read it; valid until its next change.
+
+    `leases` int64[6, rows], `offset` and `count` int64[G] are those of `LeasePool`; `totals` int64[9, G] and `active`
+    int64[A] those of `Fleet`; `moments` float64[ROWS, G] and `prior_s` float64[G] those of `Paces`.
+    """
+
+    leases: IntArray
+    offset: IntArray
+    count: IntArray
+    totals: IntArray
+    active: IntArray
+    moments: FloatArray
+    prior_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +98,13 @@ class Fleet:
         ledger = self._present(device)
         if ledger.status is Status.DRAINING:
             raise LedgerError(f"request {request.id}: device {device} is draining; choose one that is active")
-        self._where[request.id] = device
-        self._position[request.id] = position = ledger.append(request, length_class, exact_tokens)
-        count_row(self.pool.columns, self.totals, device, int(self.pool.offset[device]) + position, 1)
+        row = request.id, request.prompt_tokens, length_class, exact_tokens
+        pool = self.pool
+        place = append_row(pool.columns, pool.offset, pool.count, pool.rooms, self.totals, device, *row)
+        if place == FULL:
+            pool.grow(device)
+            place = append_row(pool.columns, pool.offset, pool.count, pool.rooms, self.totals, device, *row)
+        self._where[request.id], self._position[request.id] = device, place
 
     def start(self, request_id: int, *, prefilled: bool) -> None:
         """The request joined the device's batch; `prefilled` when its prompt is in the KV cache already."""
@@ -134,12 +159,11 @@ class Fleet:
     def close(self, request_id: int) -> Lease:
         """Close the lease and return it. Raises LedgerError when it is not open (closed once already)."""
         device, position = self.locate(request_id)
-        row = int(self.pool.offset[device]) + position
-        count_row(self.pool.columns, self.totals, device, row, -1)
-        _, prompt_tokens, decoded_tokens, length_class, _, _ = self.pool.columns[:, row].tolist()
+        pool = self.pool
+        row = remove_row(pool.columns, pool.offset, pool.count, self.totals, device, position)
+        prompt_tokens, decoded_tokens, length_class, moved = row
         del self._where[request_id], self._position[request_id]
-        moved = self.ledgers[device].remove(position)
-        if moved is not None:
+        if moved != request_id:
             self._position[moved] = position
         return Lease(request_id, device, prompt_tokens, decoded_tokens, length_class)
 
@@ -201,6 +225,13 @@ class Fleet:
         """Indexes of the devices that take new requests, rising."""
         accepting: list[int] = self.active.tolist()
         return accepting
+
+    def columns(self) -> FleetColumns:
+        """All arrays at once, for kernels; valid until the next change."""
+        pool, paces = self.pool, self.paces
+        return FleetColumns(
+            pool.columns, pool.offset, pool.count, self.totals, self.active, paces.moments, paces.prior_s
+        )
 
     def pace_s(self, of_s: FloatArray | None = None) -> tuple[float, float]:
         """The shortest and the mean iteration of all devices that take new requests (else of all).

@@ -9,7 +9,6 @@ import numpy as np
 
 from bidroute.core.devices import Device
 from bidroute.core.queue import IntArray
-from bidroute.core.requests import Request
 
 SMALLEST_SEGMENT = 16  # rows a device starts with; segments double from there
 
@@ -34,41 +33,23 @@ class LeasePool:
     """The open leases of all devices, by column; each device has a segment of consecutive rows.
 
     `columns` int64[6, rows]: request id, prompt tokens, decoded tokens, length class, exact tokens (0: unknown),
-    LeaseState. Device g owns rows `offset[g]` to `offset[g] + count[g]`, in no set order. A segment that runs
-    full moves to one twice as long, and the old one is kept for the next device that needs its size.
+    LeaseState. Device g owns rows `offset[g]` to `offset[g] + count[g]`, in no set order, and has room for `rooms[g]`.
+    A segment that runs full moves to one twice as long; the old one is kept for the next device that needs its size.
     """
 
     def __init__(self) -> None:
         self.columns: IntArray = np.zeros((6, SMALLEST_SEGMENT), dtype=np.int64)
         self.offset: IntArray = np.zeros(0, dtype=np.int64)
         self.count: IntArray = np.zeros(0, dtype=np.int64)
-        self._rooms: list[int] = []
+        self.rooms: IntArray = np.zeros(0, dtype=np.int64)
         self._free: dict[int, list[int]] = {}
         self._end = 0
 
     def add_device(self) -> None:
         """Give the next device an empty segment."""
-        self._rooms.append(SMALLEST_SEGMENT)
+        self.rooms = np.append(self.rooms, SMALLEST_SEGMENT)
         self.offset = np.append(self.offset, self._segment(SMALLEST_SEGMENT))
         self.count = np.append(self.count, 0)
-
-    def append(self, device: int, row: tuple[int, int, int, int, int, int]) -> int:
-        """Add a row to a device's segment and return its place within it."""
-        place = int(self.count[device])
-        if place == self._rooms[device]:
-            self._grow(device)
-        self.columns[:, self.offset[device] + place] = row
-        self.count[device] = place + 1
-        return place
-
-    def remove(self, device: int, place: int) -> int | None:
-        """Drop a row; return the id of the row that moved into its place, if one did."""
-        start, last = int(self.offset[device]), int(self.count[device]) - 1
-        self.count[device] = last
-        if place == last:
-            return None
-        self.columns[:, start + place] = self.columns[:, start + last]
-        return int(self.columns[0, start + place])
 
     def frozen(self) -> LeasePool:
         """A copy of the rows as they are now, to be read only."""
@@ -76,12 +57,13 @@ class LeasePool:
         pool.columns, pool.offset, pool.count = self.columns.copy(), self.offset.copy(), self.count.copy()
         return pool
 
-    def _grow(self, device: int) -> None:
-        room, old = self._rooms[device], int(self.offset[device])
+    def grow(self, device: int) -> None:
+        """Give a device room for twice as many rows."""
+        room, old = int(self.rooms[device]), int(self.offset[device])
         new = self._segment(2 * room)
         self.columns[:, new : new + room] = self.columns[:, old : old + room]
         self._free.setdefault(room, []).append(old)
-        self.offset[device], self._rooms[device] = new, 2 * room
+        self.offset[device], self.rooms[device] = new, 2 * room
 
     def _segment(self, room: int) -> int:
         """The first row of a free segment of this many rows."""
@@ -137,15 +119,6 @@ class DeviceLedger:
     def state(self) -> IntArray:
         """LeaseState values, int64[n]."""
         return self._column(5)
-
-    def append(self, request: Request, length_class: int, exact_tokens: int) -> int:
-        """Add a row in state PENDING and return its position."""
-        row = (request.id, request.prompt_tokens, 0, length_class, exact_tokens, int(LeaseState.PENDING))
-        return self._pool.append(self._index, row)
-
-    def remove(self, position: int) -> int | None:
-        """Drop a row; return the id of the row that moved into its place, if one did."""
-        return self._pool.remove(self._index, position)
 
     def _column(self, column: int) -> IntArray:
         start = int(self._pool.offset[self._index])

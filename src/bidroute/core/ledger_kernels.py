@@ -1,7 +1,8 @@
 """Compiled book-keeping of the lease ledger: every change to a row also changes its device's totals.
 
 Rows of `columns` and of `totals` are those of `LeasePool.columns` and of `Fleet`'s totals (open leases, pending,
-KV tokens used, KV tokens pending, prefill tokens, …). Lease states: 0 pending, 1 prefilling, 2 decoding.
+KV tokens used, KV tokens pending, prefill tokens, …); `offset`, `count` and `rooms` are those of `LeasePool`. Lease
+states: 0 pending, 1 prefilling, 2 decoding.
 """
 
 from __future__ import annotations
@@ -10,6 +11,51 @@ import math
 
 from bidroute._kernels import kernel
 from bidroute.core.queue import FloatArray, IntArray
+
+FULL = -1
+
+
+@kernel
+def append_row(
+    columns: IntArray,
+    offset: IntArray,
+    count: IntArray,
+    rooms: IntArray,
+    totals: IntArray,
+    device: int,
+    request_id: int,
+    prompt_tokens: int,
+    length_class: int,
+    exact_tokens: int,
+) -> int:
+    """Add a pending row to a device's segment; returns its place within it, or FULL, and adds none, without room."""
+    place = count[device]
+    if place == rooms[device]:
+        return FULL
+    row = offset[device] + place
+    columns[0, row], columns[1, row], columns[2, row] = request_id, prompt_tokens, 0
+    columns[3, row], columns[4, row], columns[5, row] = length_class, exact_tokens, 0
+    count[device] = place + 1
+    count_row(columns, totals, device, row, 1)
+    return int(place)
+
+
+@kernel
+def remove_row(
+    columns: IntArray, offset: IntArray, count: IntArray, totals: IntArray, device: int, place: int
+) -> tuple[int, int, int, int]:
+    """Drop the row at this place of a device's segment, and put the last one there.
+
+    Returns its prompt tokens, decoded tokens and length class, and the id of the row that is there now (its own where
+    it was the last).
+    """
+    row, last = offset[device] + place, offset[device] + count[device] - 1
+    count_row(columns, totals, device, row, -1)
+    prompt_tokens, decoded_tokens, length_class = columns[1, row], columns[2, row], columns[3, row]
+    for k in range(len(columns)):
+        columns[k, row] = columns[k, last]
+    count[device] -= 1
+    return prompt_tokens, decoded_tokens, length_class, columns[0, row]
 
 
 @kernel

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from bidroute.core.queue_kernels import move_last_row
 from bidroute.core.requests import Request
 from bidroute.errors import LedgerError
 
@@ -128,6 +129,11 @@ class WaitingQueue:
         except KeyError:
             raise LedgerError(f"request {request_id} does not wait in the queue") from None
 
+    def entry(self, request_id: int) -> tuple[Request, int, int]:
+        """The request with this id, its length class and its exact tokens. Raises LedgerError unless it waits here."""
+        row = self.position(request_id)
+        return self._requests[request_id], int(self._ints[LENGTH_CLASS, row]), int(self._ints[EXACT_TOKENS, row])
+
     def add(self, request: Request, length_class: int, exact_tokens: int = 0) -> None:
         """Let a request wait. Raises LedgerError when its id waits already."""
         if request.id in self._position:
@@ -160,9 +166,7 @@ class WaitingQueue:
         request = self.request(request_id)
         row, last = self._position.pop(request_id), self._rows - 1
         if row != last:
-            self._ints[:, row] = self._ints[:, last]
-            self._floats[:, row] = self._floats[:, last]
-            self._position[int(self._ints[ID, row])] = row
+            self._position[move_last_row(self._ints, self._floats, row, last)] = row
         del self._requests[request_id]
         self._rows = last
         return request

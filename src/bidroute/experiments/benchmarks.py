@@ -28,7 +28,8 @@ BATCH_SLOTS = 64
 KV_TOKENS = 80_000
 PERIOD_S = 0.01
 _FILL = 0.9  # of a device's KV before the first timed decision
-_WARM_UP = 20  # decisions before the clock counts
+_WARM_UP = 20  # decisions before the clock counts, at least
+_WARM_UP_PERIODS = 2  # of every device: in the first ones the fleet fills up, and steadies after that
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,9 @@ def decision_times(
     """
     bench = _Bench(policy, devices, waiting)
     starting = [list(range(devices))] if at_once else [[device] for device in range(devices)]
-    times = [bench.epoch(starting[index % len(starting)]) for index in range(_WARM_UP + epochs)]
-    update_s, decide_s = np.array(times[_WARM_UP:]).T
+    warm_up = max(_WARM_UP, _WARM_UP_PERIODS * len(starting))
+    times = [bench.epoch(starting[index % len(starting)]) for index in range(warm_up + epochs)]
+    update_s, decide_s = np.array(times[warm_up:]).T
     offered = devices if bench.dispatches else len(starting[0])
     return DecisionTimes(policy, devices, bench.waiting, offered, decide_s * 1e6, update_s * 1e6)
 

@@ -155,16 +155,18 @@ def _put_on_grid(view: View, d: int, size: int, row: int, length_class: int, lef
     `left`: the periods it has left where they are known, else 0, and then `row` is its age in `residual`.
     """
     base = size + 0.5 * (view.numbers[d, BLOCK] - 1)
+    distance, growth, mean, variance = view.distance, view.growth, view.grids[MEAN, d], view.grids[VARIANCE, d]
     if left > 0:
-        for b in range(len(view.distance)):
-            if view.distance[b] >= left:
+        for b in range(len(distance)):
+            if distance[b] >= left:
                 break
-            view.grids[MEAN, d, b] += base + min(view.growth[b], left - 1)
+            mean[b] += base + min(growth[b], left - 1)
         return
-    for b in range(len(view.distance)):
-        alive, tokens = view.residual[length_class, row, b], base + view.growth[b]
-        view.grids[MEAN, d, b] += alive * tokens
-        view.grids[VARIANCE, d, b] += alive * (1.0 - alive) * tokens * tokens
+    residual = view.residual[length_class, row]
+    for b in range(len(distance)):
+        alive, tokens = residual[b], base + growth[b]
+        mean[b] += alive * tokens
+        variance[b] += alive * (1.0 - alive) * tokens * tokens
 
 
 @kernel

@@ -13,16 +13,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from bidroute.core.fleet import Fleet
 from bidroute.core.queue import FloatArray, IntArray
-from bidroute.policies.alternatives_kernels import find_faster
-
-# A device no more than this much faster is not waited for: between devices that are alike, one that can start now
-# beats any other, and deciding stays cheap.
-FASTER_BY = 1.25
-MOST_ALTERNATIVES = 8  # the fastest; a decision's time grows with them
+from bidroute.policies.alternatives_kernels import with_alternatives
 
 
 class Considered(NamedTuple):
@@ -38,11 +31,5 @@ class Considered(NamedTuple):
 
 def consider(fleet: Fleet, offered: IntArray, pace_s: FloatArray) -> Considered:
     """The offered devices and the fastest ones that are faster and not offered, by `pace_s` float64[G]."""
-    found = np.empty(MOST_ALTERNATIVES, dtype=np.int64)
-    count = find_faster(pace_s, fleet.open_leases, fleet.active, offered, FASTER_BY, found)
-    if not count:
-        return Considered(offered, len(offered), np.zeros(len(offered)))
-    devices = np.concatenate([offered, found[:count]])
-    wait_s = fleet.period_s[devices]
-    wait_s[: len(offered)] = 0.0
+    devices, wait_s = with_alternatives(pace_s, fleet.period_s, fleet.open_leases, fleet.active, offered)
     return Considered(devices, len(offered), wait_s)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from bidroute._kernels import kernel
 from bidroute.core.queue import FloatArray, IntArray
+
+# A device no more than this much faster is not waited for: between devices that are alike, one that can start now
+# beats any other, and deciding stays cheap.
+FASTER_BY = 1.25
+MOST_ALTERNATIVES = 8  # the fastest; a decision's time grows with them
 
 
 @kernel
@@ -39,3 +46,20 @@ def find_faster(
         found[place] = g
         count = min(count + 1, len(found))
     return count
+
+
+@kernel
+def with_alternatives(
+    pace_s: FloatArray, period_s: FloatArray, open_leases: IntArray, active: IntArray, offered: IntArray
+) -> tuple[IntArray, FloatArray]:
+    """The devices `offered` [D] and then the alternatives to them, with the seconds until each can start a request.
+
+    That is 0 for those offered, and one of its periods, `period_s` [G], for an alternative.
+    """
+    found = np.empty(MOST_ALTERNATIVES, dtype=np.int64)
+    count = find_faster(pace_s, open_leases, active, offered, FASTER_BY, found)
+    devices, wait_s = np.empty(len(offered) + count, dtype=np.int64), np.zeros(len(offered) + count)
+    devices[: len(offered)] = offered
+    for k in range(count):
+        devices[len(offered) + k], wait_s[len(offered) + k] = found[k], period_s[found[k]]
+    return devices, wait_s

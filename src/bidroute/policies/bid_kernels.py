@@ -10,7 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bidroute._kernels import kernel
+from bidroute.core.fleet import USABLE_KV_TOKENS, FleetColumns
+from bidroute.core.ledger_kernels import pace
 from bidroute.core.objective import URGENCY
+from bidroute.core.pace_kernels import PERIOD_S
 from bidroute.core.queue import (
     ARRIVAL_S,
     E2E_SLO_S,
@@ -35,14 +38,23 @@ from bidroute.pricing.cost_kernels import (
 )
 
 
+class Moment(NamedTuple):
+    """When bids are made, from when on a request is overdue, and two floors: `floor_price` per footprint enters the
+    ratio only; no reward counts as less than `least_reward`."""
+
+    now_s: float
+    threshold_s: float
+    floor_price: float
+    least_reward: float
+
+
 class Terms(NamedTuple):
-    """What a bid depends on besides the request and the prices.
+    """What a bid depends on besides the request and the prices: a `Moment`, the fleet and the length classes.
 
     `weights` is `Objective.weights`: throughput, latency, ttft, tail, goodput, sigma, alpha, beta, gamma, then
-    horizon_s, priority_base and the share of the service that counts as lateness. `floor_price` per footprint enters
-    the ratio only; no reward counts as less than `least_reward`. `fastest_s`: the shortest period of the fleet;
-    `period_s` float64[G], `usable_kv_tokens` int64[G]; `class_tokens` float64[c] are mean output tokens. A token costs
-    `pace_s` float64[G] (`Paces.marginal_s`), at least `least_pace_s`.
+    horizon_s, priority_base and the share of the service that counts as lateness. `fastest_s`: the shortest period of
+    the fleet; `period_s` float64[G], `usable_kv_tokens` int64[G]; `class_tokens` float64[c] are mean output tokens. A
+    token costs `pace_s` float64[G] (`Paces.marginal_s`), at least `least_pace_s`.
     """
 
     now_s: float
@@ -56,6 +68,29 @@ class Terms(NamedTuple):
     class_tokens: FloatArray
     pace_s: FloatArray
     least_pace_s: float
+
+
+@kernel
+def bid_terms(
+    moment: Moment, weights: FloatArray, fleet: FleetColumns, class_tokens: FloatArray, pace_s: FloatArray
+) -> Terms:
+    """What bids depend on at this moment, where a token costs `pace_s` float64[G] on each device."""
+    devices = fleet.active if len(fleet.active) > 0 else np.arange(len(fleet.prior_s))
+    period_s = fleet.moments[PERIOD_S]
+    fastest_s, least_pace_s = pace(period_s, devices)[0], pace(pace_s, devices)[0]
+    return Terms(
+        moment.now_s,
+        moment.threshold_s,
+        moment.floor_price,
+        moment.least_reward,
+        weights,
+        fastest_s,
+        period_s,
+        fleet.totals[USABLE_KV_TOKENS],
+        class_tokens,
+        pace_s,
+        least_pace_s,
+    )
 
 
 @kernel

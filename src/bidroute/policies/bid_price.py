@@ -29,11 +29,12 @@ from bidroute.policies.alternatives import Considered, consider
 from bidroute.policies.arrivals import ArrivalHistory
 from bidroute.policies.base import Assignment, Decision, Explanation, Hold, Policy, Timing
 from bidroute.policies.bid_kernels import rank_by_best_device
-from bidroute.policies.bids import Bidding, Bids
+from bidroute.policies.bids import Bidding, Bids, moment_of
+from bidroute.policies.decision_kernels import decide
 from bidroute.policies.patience import SojournTracker, trusted_patience
 from bidroute.policies.price_updates import PriceUpdates
 from bidroute.policies.registry import PolicySettings, register
-from bidroute.policies.release_kernels import FOR_LATER, PRICED_OUT, REASONS, Limits, release
+from bidroute.policies.release_kernels import FOR_LATER, PRICED_OUT, REASONS, Limits
 from bidroute.pricing.prices import PriceSnapshot, ShadowPrices
 
 DEFAULT_RISK_Z = 1.75
@@ -68,7 +69,7 @@ class BidPrice(Policy):
         self._new_arrivals = 0
         self._service_s = 1.0
         self._resolution = 0.0  # how well the lengths of those who wait can be told apart
-        self._chosen: IntArray = np.empty(64, dtype=np.int64)  # device by row, of the last decision
+        self._chosen: IntArray = np.empty((3, 64), dtype=np.int64)  # written by `decide`
         self._held: IntArray = np.empty(REASONS, dtype=np.int64)
 
     @property
@@ -102,32 +103,32 @@ class BidPrice(Policy):
         """Release what is worth its price, can start and stays safe, best reward per price first."""
         if not len(state.queue) or not devices:
             return Decision()
-        bidding = self._bidding(state)
-        considered = self._considered(state, devices, bidding)
-        ids, positions = self._take(now_s, state, bidding, considered)
+        ids, positions = self._take(now_s, state, devices)
         taken = zip(ids, positions, strict=True)
-        assignments = [Assignment(i, devices[position]) for i, position in taken if position < considered.offered]
-        return Decision(assignments, _held(self._held))
+        assignments = [Assignment(i, devices[position]) for i, position in taken if position < len(devices)]
+        return Decision(assignments, _held(self._held.tolist()))
 
-    def _take(
-        self, now_s: float, state: RoutingState, bidding: Bidding, considered: Considered
-    ) -> tuple[list[int], list[int]]:
-        """Decide: ids of those that take a device, and its position; see `release` for positions not offered."""
-        queue = state.queue
-        self._admission.begin(state, considered.devices)
-        if len(self._chosen) < len(queue):
-            self._chosen = np.empty(2 * len(queue), dtype=np.int64)
-        rows = release(
-            tuple(bidding.terms(now_s, state)),
+    def _take(self, now_s: float, state: RoutingState, devices: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Decide: ids of those that take a device, and its position; see `decision_kernels.decide`."""
+        queue, lengths, admission, prices = state.queue, state.lengths, self._admission, self.shadow_prices
+        if self._chosen.shape[1] < len(queue):
+            self._chosen = np.empty((3, 2 * len(queue)), dtype=np.int64)
+        count = decide(
+            tuple(moment_of(now_s, self.threshold_s, self._price_scale)),
+            self.objective.weights(),
             tuple(queue.columns()),
-            tuple(self.shadow_prices.view(state)),
-            tuple(self._admission.view),
+            tuple(state.fleet.columns()),
+            tuple(prices.view(state)),
+            (prices.columns(lengths).mean_tokens, *admission.residuals.refresh(lengths)),
+            admission.rule,
             LIMITS,
-            tuple(considered),
-            self._chosen,
+            np.array(devices, dtype=np.int64),
+            self._chosen[:2],
+            self._chosen[2],
             self._held,
         )
-        return queue.ids[rows].tolist(), self._chosen[rows].tolist()
+        ids, positions = self._chosen[:2, :count].tolist()
+        return ids, positions
 
     def explain(
         self, now_s: float, state: RoutingState, devices: Sequence[int], request_ids: Sequence[int]
@@ -140,7 +141,7 @@ class BidPrice(Policy):
         bid = bidding.bids(now_s, state, considered.devices, considered.wait_s)
         rank_by_best_device(bid.reward, bid.value, bid.ratio)
         skips, prices = state.queue.skips.copy(), self.shadow_prices.snapshot()
-        taken = dict(zip(*self._take(now_s, state, bidding, considered), strict=True))
+        taken = dict(zip(*self._take(now_s, state, devices), strict=True))
         state.queue.skips[:] = skips
         self.shadow_prices.restore(prices)
         self._admission.begin(state, considered.devices)
@@ -154,10 +155,13 @@ class BidPrice(Policy):
 
     # --- parts of a decision ----------------------------------------------------------------------------------
 
+    @property
+    def _price_scale(self) -> float:
+        return self._updates.price_scale or 1.0
+
     def _bidding(self, state: RoutingState) -> Bidding:
-        scale, fleet = self._updates.price_scale or 1.0, state.fleet
-        pace_s = fleet.paces.marginal_s(fleet.open_leases)
-        return Bidding(self.objective, self.shadow_prices, scale, self.threshold_s, pace_s)
+        pace_s = state.fleet.paces.marginal_s(state.fleet.open_leases)
+        return Bidding(self.objective, self.shadow_prices, self._price_scale, self.threshold_s, pace_s)
 
     def _considered(self, state: RoutingState, devices: Sequence[int], bidding: Bidding) -> Considered:
         return consider(state.fleet, np.asarray(devices, dtype=np.int64), bidding.pace_s)
@@ -207,10 +211,10 @@ class BidPrice(Policy):
 _HOLD_BY_REASON = {**HOLD_BY_VERDICT, PRICED_OUT: Hold.PRICE, FOR_LATER: Hold.FASTER}
 
 
-def _held(counts: IntArray) -> dict[Hold, int]:
+def _held(counts: list[int]) -> dict[Hold, int]:
     """How many were held for which reason, from counts by reason."""
     held: dict[Hold, int] = {}
-    for verdict, count in enumerate(counts.tolist()):
+    for verdict, count in enumerate(counts):
         if count:
             hold = _HOLD_BY_REASON[verdict]
             held[hold] = held.get(hold, 0) + count

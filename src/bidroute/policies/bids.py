@@ -9,7 +9,7 @@ import numpy as np
 from bidroute.core.objective import Objective
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.core.state import RoutingState
-from bidroute.policies.bid_kernels import Terms, fill_bids
+from bidroute.policies.bid_kernels import Moment, Terms, bid_terms, fill_bids
 from bidroute.pricing.cost_kernels import tabulate
 from bidroute.pricing.prices import Costs, ShadowPrices
 
@@ -56,19 +56,9 @@ class Bidding(NamedTuple):
 
     def terms(self, now_s: float, state: RoutingState) -> Terms:
         """What the kernels of bids need besides the queue and the prices."""
-        return Terms(
-            now_s,
-            self.threshold_s,
-            PRICE_FLOOR * self.price_scale,
-            LEAST_REWARD * self.price_scale,
-            self.objective.weights(),
-            state.fleet.pace_s()[0],
-            state.fleet.period_s,
-            state.fleet.usable_kv_tokens,
-            self.prices.columns(state.lengths).mean_tokens,
-            self.pace_s,
-            state.fleet.pace_s(self.pace_s)[0],
-        )
+        class_tokens = self.prices.columns(state.lengths).mean_tokens
+        moment = moment_of(now_s, self.threshold_s, self.price_scale)
+        return bid_terms(moment, self.objective.weights(), state.fleet.columns(), class_tokens, self.pace_s)
 
     def reward_terms(
         self, now_s: float, state: RoutingState, device: int, row: int, later_s: float = 0.0
@@ -92,6 +82,11 @@ class Bidding(NamedTuple):
         pace = self.threshold_s / (self.threshold_s + slower_s + later_s)
         factor = float(self.objective.priority_factor(queue.priority[row : row + 1])[0] * pace[0])
         return {name: float(term[0]) * factor for name, term in terms.items()}
+
+
+def moment_of(now_s: float, threshold_s: float, price_scale: float) -> Moment:
+    """A moment, with the floors that go with the running scale of prices."""
+    return Moment(now_s, threshold_s, PRICE_FLOOR * price_scale, LEAST_REWARD * price_scale)
 
 
 def expected_tokens(state: RoutingState, prices: ShadowPrices, rows: IntArray) -> FloatArray:

@@ -78,12 +78,10 @@ class Controller:
     def decide(self, now_s: float, devices: Sequence[int]) -> Decision:
         """Ask the policy, open a lease for every assignment, and return the decision."""
         decision = self.policy.decide(now_s, self.state, devices)
-        queue = self.state.queue
+        queue, fleet = self.state.queue, self.state.fleet
         for assignment in decision.assignments:
-            row = queue.position(assignment.request_id)
-            length_class, exact_tokens = int(queue.length_class[row]), int(queue.exact_tokens[row])
-            request = queue.request(assignment.request_id)
-            self.state.fleet.open(request, assignment.device, length_class, exact_tokens)
+            request, length_class, exact_tokens = queue.entry(assignment.request_id)
+            fleet.open(request, assignment.device, length_class, exact_tokens)
             queue.remove(assignment.request_id)
         return decision
 

@@ -5,7 +5,8 @@ Shapes: G devices in the fleet, D of them offered, n waiting requests.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,7 +41,6 @@ from bidroute.policies.admission_kernels import (
 from bidroute.policies.bid_kernels import Terms, fill_bids, rank_by_best_device
 from bidroute.pricing.cost_kernels import Prices, Tables, tabulate
 
-Fields = tuple[Any, ...]  # of a NamedTuple
 PRICED_OUT, FOR_LATER = BEHIND + 1, BEHIND + 2  # more reasons to hold, after the verdicts
 REASONS = FOR_LATER + 1
 UNTRIED = -1  # not a verdict yet
@@ -102,40 +102,42 @@ def _ranks_before(ratio: FloatArray, sequence: IntArray, one: int, other: int) -
 
 
 @kernel
-def _sift_down(heap: IntArray, size: int, row: int, ratio: FloatArray, sequence: IntArray) -> None:
-    """Put `row` in place of the top of a heap that has the last in rank on top."""
-    place, child = 0, 1
-    while child < size:
-        if child + 1 < size and _ranks_before(ratio, sequence, heap[child], heap[child + 1]):
-            child += 1
-        if _ranks_before(ratio, sequence, heap[child], row):
-            break
-        heap[place] = heap[child]
-        place, child = child, 2 * child + 1
-    heap[place] = row
+def _best_of(ratio: FloatArray, sequence: IntArray, low: int, high: int) -> int:
+    """The one of the rows `low` … `high`−1 that ranks before the others, or NOBODY; NaN marks those that are gone."""
+    best, most = NOBODY, -np.inf
+    for row in range(low, high):
+        if ratio[row] > most or (ratio[row] == most and (best == NOBODY or sequence[row] < sequence[best])):
+            best, most = row, ratio[row]
+    return best
+
+
+@kernel
+def _crown(
+    ratio: FloatArray, sequence: IntArray, k: int, size: int, best: IntArray, top: FloatArray, entered: IntArray
+) -> None:
+    """Find the `best` [groups] row of the k-th group of rows, [n], with its ratio (NaN: nobody is left) and its place
+    in the queue."""
+    best[k] = _best_of(ratio, sequence, k * size, min((k + 1) * size, len(ratio)))
+    top[k], entered[k] = (ratio[best[k]], sequence[best[k]]) if best[k] != NOBODY else (np.nan, 0)
 
 
 @kernel
 def best_first(ratio: FloatArray, sequence: IntArray, keep: int) -> IntArray:
     """Rows of the `keep` largest of `ratio` [n], largest first; equal ones by their place in the queue.
 
-    A heap of the best so far: most rows are not better than its last, and cost one comparison.
+    A tournament of √n groups: each next one costs a look at the best of every group and at the rest of its own.
     """
-    heap = np.empty(keep, dtype=np.int64)
-    for row in range(keep):  # sift up
-        place = row
-        while place > 0 and _ranks_before(ratio, sequence, heap[(place - 1) // 2], row):
-            heap[place] = heap[(place - 1) // 2]
-            place = (place - 1) // 2
-        heap[place] = row
-    for row in range(keep, len(ratio)):
-        if _ranks_before(ratio, sequence, row, heap[0]):
-            _sift_down(heap, keep, row, ratio, sequence)
-    for size in range(keep - 1, 0, -1):
-        last = heap[0]
-        _sift_down(heap, size, heap[size], ratio, sequence)
-        heap[size] = last
-    return heap
+    left, size = ratio.copy(), int(math.sqrt(len(ratio))) + 1
+    groups = (len(ratio) + size - 1) // size
+    best, top, entered = np.empty(groups, dtype=np.int64), np.empty(groups), np.empty(groups, dtype=np.int64)
+    for k in range(groups):
+        _crown(left, sequence, k, size, best, top, entered)
+    order = np.empty(keep, dtype=np.int64)
+    for place in range(keep):
+        k = _best_of(top, entered, 0, groups)
+        order[place], left[best[k]] = best[k], np.nan
+        _crown(left, sequence, k, size, best, top, entered)
+    return order
 
 
 @kernel
@@ -316,44 +318,6 @@ def _count_held(worth: BoolArray, verdicts: IntArray, slots_left: int, held: Int
 
 @kernel
 def release(
-    terms: Fields,
-    waiting: Fields,
-    prices: Fields,
-    view: Fields,
-    limits: Fields,
-    choice: Fields,
-    chosen: IntArray,
-    held: IntArray,
-) -> IntArray:
-    """Release what is worth its price and may start, best reward per price first.
-
-    Returns the rows [k] that take a device, in order, and fills its position in `chosen` [≥n] (undefined elsewhere):
-    those with one of the first `offered` start now, the others are held for a device that is not offered yet, or (D)
-    for room to come.
-
-    Takes `Terms`, `QueueColumns`, `Prices`, `View`, `Limits` and `Choice` as plain tuples, because a call takes those
-    three times faster than named ones. The devices are in the order of the view.
-
-    Requests rank by the ratio on their best device. Each goes to the device that it is worth most on, of those that it
-    pays for and that take it; it is held for one that is not offered yet, or has no room yet, where that is worth
-    more. Then every device that is still empty takes the best that can start there, whatever its price: else nothing
-    might progress. Counts those held by reason in `held` [REASONS]. The prices of devices whose room is found to be too
-    dear are cut, and those of all of them when nobody is left waiting.
-    """
-    return _release(
-        Terms(*terms),
-        QueueColumns(*waiting),
-        Prices(*prices),
-        View(*view),
-        Limits(*limits),
-        Choice(*choice),
-        chosen,
-        held,
-    )
-
-
-@kernel
-def _release(
     terms: Terms,
     waiting: QueueColumns,
     prices: Prices,
@@ -363,6 +327,18 @@ def _release(
     chosen: IntArray,
     held: IntArray,
 ) -> IntArray:
+    """Release what is worth its price and may start, best reward per price first.
+
+    Returns the rows [k] that take a device, in order, and fills its position in `chosen` [≥n] (undefined elsewhere):
+    those with one of the first `offered` start now, the others are held for a device that is not offered yet, or (D)
+    for room to come. The devices are in the order of the view.
+
+    Requests rank by the ratio on their best device. Each goes to the device that it is worth most on, of those that it
+    pays for and that take it; it is held for one that is not offered yet, or has no room yet, where that is worth
+    more. Then every device that is still empty takes the best that can start there, whatever its price: else nothing
+    might progress. Counts those held by reason in `held` [REASONS]. The prices of devices whose room is found to be too
+    dear are cut, and those of all of them when nobody is left waiting.
+    """
     n, fleet, numbers = waiting.n, len(choice.devices), view.numbers
     slots = numbers[:, FREE].sum()
     held[:] = 0

@@ -17,7 +17,7 @@ SLOT_SUM, KV_SUM, KV_MOMENT, SLOT_PRICE, KV_PRICE = 0, 1, 2, 3, 4  # rows of `of
 
 
 class Prices(NamedTuple):
-    """What prices are read from: `slot_price`, `kv_price` float64[G, b]; `batch_slots`, `kv_tokens` int64[G];
+    """What prices are read from: `slot_price`, `kv_price` float64[≥G, b]; `batch_slots`, `kv_tokens` int64[G];
     `edges_periods` int64[b+1]; `class_slots`, `class_growth` float64[c, b], the columns of classes for a start now."""
 
     slot_price: FloatArray

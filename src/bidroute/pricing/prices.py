@@ -171,10 +171,11 @@ class ShadowPrices:
     def view(self, state: RoutingState) -> Prices:
         """The prices as kernels read them; `slot_price` and `kv_price` are the arrays themselves."""
         fleet, columns = state.fleet, self.columns(state.lengths)
-        rows = self._rows(len(fleet))
+        if len(self.kv_left) < len(fleet):  # the last of the arrays to become longer
+            self.fit_fleet(len(fleet))
         return Prices(
-            rows.slot_price,
-            rows.kv_price,
+            self.slot_price,
+            self.kv_price,
             fleet.batch_slots,
             fleet.kv_tokens,
             self.grid.edges_periods,
