@@ -33,13 +33,13 @@ OPEN_LEASES, BATCH_SLOTS, KV_TOKENS, BLOCK_SIZE, USABLE_KV_TOKENS = 0, 5, 6, 7, 
 class FleetColumns(NamedTuple):
     """The fleet as kernels read it; valid until its next change.
 
-    `leases` int64[6, rows], `offset` and `count` int64[G] are those of `LeasePool`; `totals` int64[9, G] and `active`
+    `leases` int64[6, rows], `offset` and `counts` int64[G] are those of `LeasePool`; `totals` int64[9, G] and `active`
     int64[A] those of `Fleet`; `moments` float64[ROWS, G] and `prior_s` float64[G] those of `Paces`.
     """
 
     leases: IntArray
     offset: IntArray
-    count: IntArray
+    counts: IntArray
     totals: IntArray
     active: IntArray
     moments: FloatArray

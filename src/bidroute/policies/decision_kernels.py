@@ -119,11 +119,11 @@ def _decide(
 def _look(fleet: FleetColumns, learned: Learned, rule: Rule, devices: IntArray) -> View:
     """The batches of `devices` int64[D] as they are now."""
     numbers = np.empty((len(devices), NUMBERS), dtype=np.int64)
-    width = load_batches(fleet.leases, fleet.offset, fleet.count, fleet.totals, devices, numbers)
+    width = load_batches(fleet.leases, fleet.offset, fleet.counts, fleet.totals, devices, numbers)
     return View(
         fleet.leases,
         fleet.offset,
-        fleet.count,
+        fleet.counts,
         learned.distance,
         learned.growth,
         learned.residual,
