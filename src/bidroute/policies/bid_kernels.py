@@ -170,10 +170,11 @@ def fill_bids(
             if linear:
                 worth += sigma + alpha * tokens / 1000.0
                 worth += beta * max(horizon_s - completion_s, 0.0) + gamma * max(horizon_s - wait_s, 0.0)
-            latest_s = min(e2e_slo_s[row] - service_s, ttft_slo_s[row] - device_s)
-            if goodput > 0.0 and wait_s <= latest_s:
-                used = wait_s / latest_s if latest_s > 0.0 else 0.0
-                worth += goodput * (1.0 + URGENCY * used**4)
+            if goodput > 0.0:
+                latest_s = min(e2e_slo_s[row] - service_s, ttft_slo_s[row] - device_s)
+                if wait_s <= latest_s:
+                    used = wait_s / latest_s if latest_s > 0.0 else 0.0
+                    worth += goodput * (1.0 + URGENCY * used**4)
             lateness = (wait_s + service_share * tokens * fastest_s) * per_threshold - 1.0
             if lateness > 0.0:
                 worth += tail * lateness * lateness

@@ -69,7 +69,8 @@ class BidPrice(Policy):
         self._new_arrivals = 0
         self._service_s = 1.0
         self._resolution = 0.0  # how well the lengths of those who wait can be told apart
-        self._chosen: IntArray = np.empty((3, 64), dtype=np.int64)  # written by `decide`
+        self._taken: IntArray = np.empty((2, 64), dtype=np.int64)  # these three are written by `decide`
+        self._chosen: IntArray = np.empty(64, dtype=np.int64)
         self._held: IntArray = np.empty(REASONS, dtype=np.int64)
 
     @property
@@ -111,8 +112,9 @@ class BidPrice(Policy):
     def _take(self, now_s: float, state: RoutingState, devices: Sequence[int]) -> tuple[list[int], list[int]]:
         """Decide: ids of those that take a device, and its position; see `decision_kernels.decide`."""
         queue, lengths, admission, prices = state.queue, state.lengths, self._admission, self.shadow_prices
-        if self._chosen.shape[1] < len(queue):
-            self._chosen = np.empty((3, 2 * len(queue)), dtype=np.int64)
+        if len(self._chosen) < len(queue):
+            self._taken = np.empty((2, 2 * len(queue)), dtype=np.int64)
+            self._chosen = np.empty(2 * len(queue), dtype=np.int64)
         count = decide(
             tuple(moment_of(now_s, self.threshold_s, self._price_scale)),
             self.objective.weights(),
@@ -123,11 +125,11 @@ class BidPrice(Policy):
             admission.rule,
             LIMITS,
             np.array(devices, dtype=np.int64),
-            self._chosen[:2],
-            self._chosen[2],
+            self._taken,
+            self._chosen,
             self._held,
         )
-        ids, positions = self._chosen[:2, :count].tolist()
+        ids, positions = self._taken[:, :count].tolist()
         return ids, positions
 
     def explain(

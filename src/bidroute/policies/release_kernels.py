@@ -86,9 +86,11 @@ def rank(terms: Terms, waiting: QueueColumns, tables: Tables, later_s: FloatArra
     n = waiting.n
     rewards, values, ratios = np.empty((len(on), n)), np.empty((len(on), n)), np.empty((len(on), n))
     fill_bids(terms, waiting, tables, on, np.arange(n), later_s, rewards, values, ratios)
-    if len(on) > 1:
-        rank_by_best_device(rewards, values, ratios)
-    ratio, worth = np.full(n, -np.inf), np.zeros(n, dtype=np.bool_)
+    ratio, worth = ratios[0].copy(), values[0] > 0.0
+    if len(on) == 1:
+        return Ranking(on, rewards, values, ratios, ratio, worth)
+    rank_by_best_device(rewards, values, ratios)
+    ratio[:] = -np.inf
     for k in range(len(on)):
         for row in range(n):
             ratio[row] = max(ratio[row], ratios[k, row])
