@@ -78,7 +78,7 @@ class BidPrice(Policy):
         """The completion time past which a request is overdue, in seconds."""
         if self.objective.threshold_s:
             return self.objective.threshold_s
-        patience = trusted_patience(self.objective.patience, self._resolution)
+        patience = trusted_patience(self.objective.patience, self._resolution, self._sojourn.waiting_share)
         return patience * max(self._sojourn.mean_s, self._service_s)
 
     def request_arrived(self, now_s: float, request: Request, length_class: int) -> None:
@@ -89,8 +89,8 @@ class BidPrice(Policy):
     def update(self, now_s: float, state: RoutingState) -> None:
         """Track the mean sojourn, step the prices when due, and tabulate what lengths have taught since."""
         if self._new_arrivals:
-            inside = len(state.queue) + int(state.fleet.open_leases[state.fleet.members].sum())
-            self._sojourn.observe(inside, self._history.rate_per_s(now_s), self._new_arrivals)
+            running = int(state.fleet.open_leases[state.fleet.members].sum())
+            self._sojourn.observe(len(state.queue), running, self._history.rate_per_s(now_s), self._new_arrivals)
             self._new_arrivals = 0
             self._service_s = self._updates.service_s(state)
         if len(state.queue):

@@ -5,7 +5,8 @@ is the mean time they spend in it; a multiple of that fits every workload. It st
 requests too much lowers the number inside, hence the threshold, and the long ones become overdue sooner.
 
 Patience buys a shorter mean by letting the large requests wait. Where nobody can tell which ones will be long, and only
-the prompts differ, it buys less, and in long queues nothing: then less of it is had.
+the prompts differ, it buys less, and in long queues nothing; and where hardly anybody waits there is nothing to
+reorder, so that only the tail grows. In both cases less of it is had.
 """
 
 from __future__ import annotations
@@ -15,26 +16,38 @@ import math
 MEMORY_ARRIVALS = 300.0
 RESOLVED = 0.3  # `LengthModel.resolution` from which on all of the patience pays; predictions off by e reach this
 BLIND_SHARE = 0.4  # of the patience beyond 1, where lengths are not told apart at all
+CROWDED = 0.4  # the share of their time that requests spend waiting from which on all of the patience pays
 
 
-def trusted_patience(patience: float, resolution: float) -> float:
-    """The patience to have when lengths are told apart this well (0 not at all, 1 exactly)."""
+def trusted_patience(patience: float, resolution: float, waiting_share: float) -> float:
+    """The patience to have when lengths are told apart this well (0 not at all, 1 exactly) in such a crowd.
+
+    `waiting_share`: of the time that requests spend in the system, what they wait.
+    """
     share = BLIND_SHARE + (1.0 - BLIND_SHARE) * min(resolution / RESOLVED, 1.0)
-    return min(patience, 1.0) + max(patience - 1.0, 0.0) * share
+    return min(patience, 1.0) + max(patience - 1.0, 0.0) * share * min(waiting_share / CROWDED, 1.0)
 
 
 class SojournTracker:
-    """A running mean, over recent arrivals, of requests inside / arrival rate: the mean sojourn in seconds."""
+    """Running means, over recent arrivals, of requests inside / arrival rate, the mean sojourn in seconds, and of
+    requests waiting / arrival rate, the part of it that they wait."""
 
     def __init__(self, memory_arrivals: float = MEMORY_ARRIVALS) -> None:
         self.mean_s = 0.0
+        self.wait_s = 0.0
         self._memory_arrivals = memory_arrivals
         self._seen = 0
 
-    def observe(self, inside: int, rate_per_s: float, arrivals: int = 1) -> None:
-        """`arrivals` came since the last call and now find `inside` requests waiting or running."""
+    @property
+    def waiting_share(self) -> float:
+        """How much of their time inside requests wait; 1 before anything was seen: a run may begin with a burst."""
+        return self.wait_s / self.mean_s if self.mean_s > 0.0 else 1.0
+
+    def observe(self, waiting: int, running: int, rate_per_s: float, arrivals: int = 1) -> None:
+        """`arrivals` came since the last call and now find so many requests waiting and running."""
         if rate_per_s <= 0.0:
             return
         self._seen += arrivals
         weight = max(arrivals / self._seen, 1.0 - math.exp(-arrivals / self._memory_arrivals))
-        self.mean_s += weight * (inside / rate_per_s - self.mean_s)
+        self.mean_s += weight * ((waiting + running) / rate_per_s - self.mean_s)
+        self.wait_s += weight * (waiting / rate_per_s - self.wait_s)

@@ -73,7 +73,7 @@ class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     seed: int = 0
     max_waiting: Count = 20_000
     max_wait_s: Seconds = 600.0
-    scrape_s: Seconds = 0.5
+    scrape_s: Seconds = 1.0
     kv_lease_s: Seconds = 30.0
     hang_timeout_s: Seconds = 30.0
     update_s: Seconds = 0.25
