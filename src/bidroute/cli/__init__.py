@@ -1,4 +1,4 @@
-"""The command line: `bidroute compare`, `explain`, `bench`, `worker`, `replay` and `demo-live`."""
+"""The command line: `bidroute compare`, `explain`, `ladder`, `robustness`, `bench`, `worker`, `replay` and `demo-live`."""
 
 from bidroute.cli.app import main
 

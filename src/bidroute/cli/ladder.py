@@ -18,7 +18,7 @@ from bidroute.experiments.ladder import BINDS, DEFAULT_REQUESTS, LENGTHS, Ladder
 from bidroute.experiments.ladder import DEFAULT_TRACES as ALL_BUILTIN
 from bidroute.experiments.load import TARGET_LOAD
 from bidroute.report import write_json
-from bidroute.report.ladder import E2E_MEAN, E2E_P99, cell_table, ladder_data, ladder_sentences, worth_table
+from bidroute.report.ladder import E2E_MEAN, E2E_P99, cell_table, cell_title, ladder_data, ladder_sentences, worth_table
 from bidroute.report.ladder_page import write_ladder_html
 
 JOURNAL = Path("bidroute-ladder.jsonl")
@@ -117,9 +117,11 @@ def show(ladder: Ladder) -> None:
     for trace in settings.traces:
         for binds in settings.binds:
             cells = [cell for cell in ladder.cells_of(binds) if cell.trace == trace]
+            console.print(f"{cell_title(cells[0])}:", markup=False)
             console.print(cell_table(cells, console.width))
             console.print()
     for measure in (E2E_MEAN, E2E_P99):
+        console.print(f"{measure.label}, change by each step:", markup=False)
         console.print(worth_table(ladder, measure))
         console.print()
     for sentence in ladder_sentences(ladder):

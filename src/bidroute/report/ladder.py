@@ -22,7 +22,7 @@ _STYLES = {1: "green", -1: "red", 0: "bright_black"}
 def worth_table(ladder: Ladder, measure: Measure) -> Table:
     """What each step changed in one figure: the median over workloads and seeds, a column per knowledge of lengths and
     what binds. Green and red where it holds for three quarters of them."""
-    table = _table(f"{measure.label}: change by each step")
+    table = _table()
     settings = ladder.settings
     columns = [(binds, kind) for binds in settings.binds for kind in settings.lengths]
     for binds, kind in columns:
@@ -36,7 +36,7 @@ def worth_table(ladder: Ladder, measure: Measure) -> Table:
 
 def cell_table(cells: list[Cell], width: int = 100) -> Table:
     """The figures of one workload on one fleet: a row per rung, E2E mean and p99 for each knowledge of lengths."""
-    table = _table(cell_title(cells[0]))
+    table = _table()
     for cell in cells:
         for measure in (E2E_MEAN, E2E_P99):
             table.add_column(f"{cell.lengths}\n{measure.label.split()[1]}, s", justify="right", no_wrap=True)
@@ -129,15 +129,7 @@ def _worth_row(ladder: Ladder, step: int, measure: Measure, binds: str, kind: st
     }
 
 
-def _table(title: str) -> Table:
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        header_style="dim",
-    )
+def _table() -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
     return table
