@@ -34,6 +34,12 @@ def test_every_policy_runs_to_the_end_in_every_case(results):
         assert all(run.row["unfinished"] == run.row["refused"] == 0 for run in result.runs.results)
 
 
+def test_who_differs_by_speed_alone_runs_on_unlike_devices_only():
+    settings = RobustnessSettings(CASES)
+    for case in CASES:
+        assert ("weighted_least_connections" in settings.policies(case)) is bool(case.fleet)
+
+
 def test_below_is_what_is_worse_by_more_than_a_tie(results):
     for result in results:
         changes = [result.against(REFERENCE, measure) for measure in GUARDED]

@@ -14,9 +14,8 @@ from bidroute.cli.progress import progress_bar
 from bidroute.experiments import ScenarioSettings, cores
 from bidroute.experiments import settings as defaults
 from bidroute.experiments.comparison import DEFAULT_SEEDS
-from bidroute.experiments.ladder import BINDS, DEFAULT_REQUESTS, LENGTHS, Ladder, LadderSettings, climb
+from bidroute.experiments.ladder import BINDS, DEFAULT_LOAD, DEFAULT_REQUESTS, LENGTHS, Ladder, LadderSettings, climb
 from bidroute.experiments.ladder import DEFAULT_TRACES as ALL_BUILTIN
-from bidroute.experiments.load import TARGET_LOAD
 from bidroute.report import write_json
 from bidroute.report.ladder import E2E_MEAN, E2E_P99, cell_table, cell_title, ladder_data, ladder_sentences, worth_table
 from bidroute.report.ladder_page import write_ladder_html
@@ -37,7 +36,7 @@ def ladder_command(
     skip_bad_rows: options.SkipBadRows = False,
     load: Annotated[
         float, typer.Option(metavar="X", help="Arrivals over the estimated capacity of the fleet, on every workload.")
-    ] = TARGET_LOAD,
+    ] = DEFAULT_LOAD,
     devices: options.Devices = None,
     kv_tokens: options.KvTokens = None,
     binds: Annotated[

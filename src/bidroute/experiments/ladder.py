@@ -19,7 +19,7 @@ from bidroute.core.queue import FloatArray
 from bidroute.errors import ConfigError
 from bidroute.experiments.comparison import DEFAULT_SEEDS, Progress
 from bidroute.experiments.finished_runs import run_noted
-from bidroute.experiments.load import TARGET_LOAD, held_tokens
+from bidroute.experiments.load import held_tokens
 from bidroute.experiments.measures import Measure
 from bidroute.experiments.results import Comparison, Result, quantiles
 from bidroute.experiments.run import RunTask
@@ -30,7 +30,8 @@ from bidroute.experiments.verdict import TIE
 from bidroute.traces import SYNTHETIC
 
 DEFAULT_TRACES = tuple(f"builtin:{name}" for name in SYNTHETIC)
-DEFAULT_REQUESTS = 1000
+DEFAULT_REQUESTS = 600
+DEFAULT_LOAD = 1.5  # more than can be served for as long as they arrive: where nobody waits no order is worth anything
 NO_TAIL = "balanced,tail=0"
 
 
@@ -75,7 +76,7 @@ class LadderSettings:
     requests: int | None = None
     binds: tuple[str, ...] = BINDS
     lengths: tuple[str, ...] = tuple(LENGTHS)
-    load: float = TARGET_LOAD
+    load: float = DEFAULT_LOAD
     base: ScenarioSettings = field(default_factory=ScenarioSettings)
     seeds: int = DEFAULT_SEEDS
 

@@ -21,15 +21,15 @@ from bidroute.experiments.verdict import SUBJECT, TIE, Change, change, score
 from bidroute.policies import PolicySettings, build_policy
 
 REFERENCE = "join_shortest_queue"
+BY_SPEED = "weighted_least_connections"  # the same as REFERENCE on devices that are alike, so not run there
 BASELINES = (
     REFERENCE,
-    "weighted_least_connections",
-    "least_predicted_work",
+    BY_SPEED,
     "fifo+safety",
     "least_footprint+safety+ageing",
 )
 # These never look at lengths, so that their runs are the same whatever is known of them.
-_BLIND = (REFERENCE, "weighted_least_connections", "round_robin", "random", "power_of_d", "least_kv", "fifo")
+_BLIND = (REFERENCE, BY_SPEED, "round_robin", "random", "power_of_d", "least_kv", "fifo")
 DEFAULT_TRACES = ("builtin:azure-conv-like",)
 DEFAULT_REQUESTS = 1000
 GUARDED: tuple[Measure, ...] = tuple(measure for measure in MEASURES if measure.path in ("e2e_s.mean", "e2e_s.p99"))
@@ -51,10 +51,10 @@ class RobustnessSettings:
         if not self.traces or not self.cases:
             raise ConfigError("no trace or no case given; expected one or more of each")
 
-    @property
-    def policies(self) -> tuple[str, ...]:
+    def policies(self, case: Case) -> list[str]:
         """All that run: the subject, the reference, the other baselines."""
-        return tuple(dict.fromkeys((SUBJECT, REFERENCE, *chosen_policies(self.baselines))))
+        names = dict.fromkeys((SUBJECT, REFERENCE, *chosen_policies(self.baselines)))
+        return [name for name in names if name != BY_SPEED or case.fleet]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def run_cases(
     """
     if jobs < 1:
         raise ConfigError(f"jobs: {jobs}; expected a whole number, 1 or more")
-    for name in settings.policies:
+    for name in {name for case in settings.cases for name in settings.policies(case)}:
         build_policy(name, PolicySettings(objective=settings.base.objective))  # refuses wrong ones at once
     places = [(trace, case) for trace in settings.traces for case in settings.cases]
     tasks = [_tasks(settings, trace, case) for trace, case in places]
@@ -108,7 +108,7 @@ def run_cases(
 def _tasks(settings: RobustnessSettings, trace: str, case: Case) -> list[RunTask]:
     experiment = _experiment(settings, trace, case)
     tasks = []
-    for policy in settings.policies:
+    for policy in settings.policies(case):
         for seed, ordinary in experiment.scenarios.items():
             predictions = None if policy in _BLIND else experiment.predictions[seed]
             tasks.append(

@@ -93,8 +93,8 @@ CASES = (
     Case("device lost", "fleet changes", load=0.75, disturb=variations.losing),
     Case("device joined", "fleet changes", load=0.75, disturb=variations.joining),
     Case("lost, then joined", "fleet changes", load=0.75, disturb=variations.replacing),
-    Case("slots bind", "slots bind", shape=slots_bind),
-    Case("slots bind, noise 0.6", "slots bind", "noisy:0.6", shape=slots_bind),
+    Case("slots bind", "slots bind", load=1.3, shape=slots_bind),
+    Case("slots bind, noise 0.6", "slots bind", "noisy:0.6", load=1.3, shape=slots_bind),
 )
 
 

@@ -16,7 +16,7 @@ from bidroute.report.palette import FAINT, INK, POLICY_COLOURS, SUBJECT_COLOUR
 Figure = dict[str, Any]
 SHORT_NAMES = ("dispatch", "FIFO", "footprint", "+ safety", "+ prices", "+ forecast", "+ tail")
 LENGTH_NAMES = {"known": "lengths known", "noisy": "predicted with noise", "none": "no lengths"}
-_RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
+_RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 _GAP, _ROW_GAP = 0.045, 0.15
 _STEP_COLOURS = ("#b3bac2", "#94a0ad", "#e3b27a", "#e07b39", "#8fb0dd", "#5583c4", SUBJECT_COLOUR)
 
