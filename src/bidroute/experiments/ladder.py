@@ -226,6 +226,10 @@ def _fleet_data(experiment: Experiment) -> dict[str, Any]:
 
 
 def worth_nothing(ladder: Ladder, measures: Sequence[Measure]) -> list[int]:
-    """The steps that no measure is clearly better or worse for, over all that was climbed."""
-    steps = range(1, len(RUNGS))
-    return [step for step in steps if all(ladder.worth(step, measure).verdict == 0 for measure in measures)]
+    """The steps that no measure is clearly better or worse for, neither where KV binds nor where slots bind."""
+
+    def idle(step: int) -> bool:
+        kinds = [(measure, binds) for measure in measures for binds in ladder.settings.binds]
+        return all(ladder.worth(step, measure, binds).verdict == 0 for measure, binds in kinds)
+
+    return [step for step in range(1, len(RUNGS)) if idle(step)]
