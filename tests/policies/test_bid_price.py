@@ -221,7 +221,8 @@ def test_it_is_registered_with_its_options() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"z": 1}, "policy bid_price has no option 'z'; choose from: max_skips, risk_z"),
+        ({"z": 1}, "policy bid_price has no option 'z'; choose from: forecast, max_skips, risk_z"),
+        ({"forecast": 2}, "forecast=2; expected 0"),
         ({"risk_z": -1.0}, "risk_z=-1.0"),
         ({"risk_z": float("nan")}, "risk_z=nan"),
         ({"risk_z": "much"}, "risk_z='much'"),

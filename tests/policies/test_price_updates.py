@@ -28,12 +28,12 @@ class Watched(ShadowPrices):
         super().step(fleet, lengths, sample, devices, decay_s, price_scale)
 
 
-def updates(arrivals: int = 5, seed: int = 0) -> tuple[PriceUpdates, Watched]:
+def updates(arrivals: int = 5, seed: int = 0, *, forecast: bool = True) -> tuple[PriceUpdates, Watched]:
     """With `arrivals` at 1/s, of 7 prompt tokens each."""
     history, prices = ArrivalHistory(), Watched()
     for k in range(arrivals):
         history.add(float(k), 7, 0)
-    return PriceUpdates(prices, history, seed), prices
+    return PriceUpdates(prices, history, seed, forecast=forecast), prices
 
 
 def test_at_most_one_step_per_so_many_periods() -> None:
@@ -88,6 +88,14 @@ def test_the_sample_stands_for_the_queue_and_for_the_arrivals_forecast() -> None
     # 1/s over the horizon of 20 periods of 0.5 s, one draw per start: 4 periods, then 16
     assert sample.weight[~queued].tolist() == pytest.approx([2.0, 8.0])
     assert sample.earliest[~queued].tolist() == [0, 4]
+
+
+def test_without_the_forecast_only_the_queue_competes() -> None:
+    stepped, prices = updates(forecast=False)
+    stepped.run(4.0, state([PERIOD], [(3, 0, 0)] * 50), OBJECTIVE, 10.0)
+    sample = prices.samples[0]
+    assert sample.weight[sample.prompt_tokens == 3].sum() == pytest.approx(50.0)
+    assert not sample.weight[sample.prompt_tokens != 3].any()
 
 
 def test_few_in_the_queue_are_drawn_as_often_as_there_are() -> None:

@@ -1,4 +1,4 @@
-"""The command line: `bidroute compare`, `explain`, `bench`, `worker`, `replay` and `demo-live`."""
+"""The command line: `bidroute compare`, `ladder`, `robustness` and the others, one file each."""
 
 from bidroute.cli.app import main
 

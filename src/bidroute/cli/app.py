@@ -14,7 +14,9 @@ from bidroute.cli.bench import bench_command
 from bidroute.cli.compare import compare_command
 from bidroute.cli.demo_live import demo_live_command
 from bidroute.cli.explain import explain_command
+from bidroute.cli.ladder import ladder_command
 from bidroute.cli.replay import replay_command
+from bidroute.cli.robustness import robustness_command
 from bidroute.cli.serve import serve_command
 from bidroute.cli.worker import worker_command
 from bidroute.errors import BidrouteError
@@ -34,12 +36,14 @@ app = typer.Typer(
 )
 app.command("compare")(compare_command)
 app.command("explain")(explain_command)
+app.command("ladder")(ladder_command)
+app.command("robustness")(robustness_command)
 app.command("bench")(bench_command)
 app.command("serve")(serve_command)
 app.command("worker")(worker_command)
 app.command("replay")(replay_command)
 app.command("demo-live")(demo_live_command)
-_COMMANDS = ("compare", "explain", "bench", "serve", "worker", "replay", "demo-live")
+_COMMANDS = ("compare", "explain", "ladder", "robustness", "bench", "serve", "worker", "replay", "demo-live")
 
 
 def _show_version(wanted: bool) -> None:

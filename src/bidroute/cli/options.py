@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +18,7 @@ _FLEET = "Fleet"
 _ENGINE = "Engines"
 _ROUTING = "Routing"
 OUTPUT = "Output"
+RUNS = "Runs"
 POLICY_OPTIONS = (
     "Options follow a name after colons, as in power_of_d:d=3 or bid_price:risk_z=2:max_skips=4; those of fifo, "
     "shortest_first and least_footprint are max_skips, with +safety risk_z, and with +ageing ageing_s."
@@ -166,6 +169,56 @@ SloOption = Annotated[
         "too.",
     ),
 ]
+
+
+Traces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trace",
+        metavar="FILE|builtin:NAME",
+        show_default=False,
+        rich_help_panel=_WORKLOAD,
+        help="The arrivals, as for compare; may be given several times. Files too come at the load asked for.",
+    ),
+]
+Seeds = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        rich_help_panel=RUNS,
+        help="Run seeds 0 to N-1: other draws of a built-in workload, other noise, other luck of the policies.",
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", show_default=False, rich_help_panel=RUNS, help="Processes to run on. Not given: all cores."
+    ),
+]
+JournalOption = Annotated[
+    Path,
+    typer.Option(
+        "--journal",
+        metavar="FILE.jsonl",
+        rich_help_panel=RUNS,
+        help="Finished runs are appended here, and those found here are not run again.",
+    ),
+]
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The parts of `a,b,c`, each once."""
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+@contextmanager
+def resumable(journal: Path) -> Iterator[None]:
+    """Say at an interrupt where the finished runs are."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"finished runs are kept in {journal}; the same command goes on from there", err=True)
+        raise
 
 
 def shown(path: Path) -> str:

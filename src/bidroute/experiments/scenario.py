@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bidroute.core.devices import Device
@@ -67,10 +68,11 @@ class Experiment:
         return next(iter(self.scenarios.values()))
 
 
-def prepare(settings: ScenarioSettings, seeds: list[int]) -> Experiment:
+def prepare(settings: ScenarioSettings, seeds: list[int], groups: Sequence[DeviceGroup] | None = None) -> Experiment:
     """Read the workload, build the fleet, choose the speed-up, and make one scenario per seed.
 
-    Raises ConfigError or TraceError for anything that cannot be run.
+    `groups` are device groups to use instead of those that the settings describe. Raises ConfigError or TraceError for
+    anything that cannot be run.
     """
     if not seeds:
         raise ConfigError("seeds: none; expected one or more")
@@ -78,7 +80,7 @@ def prepare(settings: ScenarioSettings, seeds: list[int]) -> Experiment:
     engine = parse_engine(settings.engine, settings.recompute_s_per_token)
     slo = parse_slo(settings.slo)
     build_predictor(settings.lengths)  # refuses a wrong name before anything is read
-    fleet = _fleet(settings)
+    fleet = _fleet(settings, groups)
     workloads = {seed: _workload(settings, seed) for seed in seeds}
     first = workloads[seeds[0]]
     models = [
@@ -125,9 +127,10 @@ def _prefill(mode: str, fleet: Fleet) -> PrefillLatency | tuple[PrefillLatency, 
     return fleet.prefill[0] if mode == "disaggregated" else tuple(fleet.prefill)
 
 
-def _fleet(settings: ScenarioSettings) -> Fleet:
-    groups = _given_groups(settings) if settings.fleet is None else read_fleet(settings.fleet)
-    groups = [_resolved(group, settings, f"devices[{index}]") for index, group in enumerate(groups)]
+def _fleet(settings: ScenarioSettings, given: Sequence[DeviceGroup] | None) -> Fleet:
+    if given is None:
+        given = _given_groups(settings) if settings.fleet is None else read_fleet(settings.fleet)
+    groups = [_resolved(group, settings, f"devices[{index}]") for index, group in enumerate(given)]
     names: list[str] = []
     group_of: list[DeviceGroup] = []
     for group in groups:

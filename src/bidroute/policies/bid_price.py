@@ -23,6 +23,7 @@ from bidroute.core.objective import Objective, parse_objective
 from bidroute.core.queue import IntArray
 from bidroute.core.requests import Request
 from bidroute.core.state import RoutingState
+from bidroute.errors import ConfigError
 from bidroute.policies.admission import HOLD_BY_VERDICT, Admission
 from bidroute.policies.admission_kernels import RELEASED
 from bidroute.policies.alternatives import Considered, consider
@@ -47,6 +48,7 @@ class BidPrice(Policy):
 
     `risk_z`: standard deviations of KV kept free (0 plans with the mean). `max_skips`: how often smaller requests
     may be taken past one that ranks first but does not fit yet. `seed`: of the samples that prices learn from.
+    `forecast`: whether prices count the arrivals to come, or only those who wait.
     """
 
     name = "bid_price"
@@ -59,13 +61,14 @@ class BidPrice(Policy):
         *,
         risk_z: float = DEFAULT_RISK_Z,
         max_skips: int = DEFAULT_MAX_SKIPS,
+        forecast: bool = True,
     ) -> None:
         self.objective = objective
         self.shadow_prices = ShadowPrices()
         self._admission = Admission(risk_z=risk_z, max_skips=max_skips)
         self._history = ArrivalHistory()
         self._sojourn = SojournTracker()
-        self._updates = PriceUpdates(self.shadow_prices, self._history, seed)
+        self._updates = PriceUpdates(self.shadow_prices, self._history, seed, forecast=forecast)
         self._new_arrivals = 0
         self._service_s = 1.0
         self._resolution = 0.0  # how well the lengths of those who wait can be told apart
@@ -225,9 +228,13 @@ def _held(counts: list[int]) -> dict[Hold, int]:
 
 @register("bid_price")
 def _bid_price(settings: PolicySettings) -> Policy:
+    forecast = settings.whole("forecast", 1)
+    if forecast not in (0, 1):
+        raise ConfigError(f"policy bid_price: forecast={forecast}; expected 0 (the queue alone) or 1")
     return BidPrice(
         parse_objective(settings.objective),
         settings.seed,
         risk_z=settings.number("risk_z", DEFAULT_RISK_Z),
         max_skips=settings.whole("max_skips", DEFAULT_MAX_SKIPS),
+        forecast=bool(forecast),
     )

@@ -21,12 +21,14 @@ SCALE_SMOOTHING = 0.05
 class PriceUpdates:
     """Steps `prices` at most once per PERIODS_PER_STEP periods, more often after a pause; deterministic given the seed.
 
-    `price_scale` is the running scale of prices in reward units per device-period.
+    Without `forecast` only the queue competes for the horizon, and no arrival to come. `price_scale` is the running
+    scale of prices in reward units per device-period.
     """
 
-    def __init__(self, prices: ShadowPrices, history: ArrivalHistory, seed: int) -> None:
+    def __init__(self, prices: ShadowPrices, history: ArrivalHistory, seed: int, *, forecast: bool = True) -> None:
         self.prices = prices
         self.history = history
+        self.forecast = forecast
         self.price_scale = 0.0
         self._random = np.random.default_rng(seed)
         self._last_s = -math.inf
@@ -83,7 +85,8 @@ class PriceUpdates:
         if priority.any():
             reward[: len(rows)] *= objective.priority_factor(priority)
         per_draw = np.full(len(rows), waiting / max(len(rows), 1))
-        weight = np.concatenate([per_draw, self.history.rate_per_s(now_s) * (self._gaps_periods * period_s)])
+        rate_per_s = self.history.rate_per_s(now_s) if self.forecast else 0.0
+        weight = np.concatenate([per_draw, rate_per_s * (self._gaps_periods * period_s)])
         earliest = np.concatenate([self._at_once[: len(rows)], starts])
         return Sample(prompt_tokens, length_class, exact_tokens, reward, weight, earliest)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from html import escape
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from bidroute.experiments.verdict import SUBJECT, Change, Verdict, judge
 from bidroute.report.figures import distribution_figure, inside_figure, queue_figure, tradeoff_figure
 from bidroute.report.files import whole_file
 from bidroute.report.numbers import change_text, figure, percent, spread_figure
+from bidroute.report.pages import whole_page
 from bidroute.report.palette import policy_colours
 from bidroute.report.sentences import losses_sentence, scenario_sentence, verdict_sentence
 from bidroute.report.tables import best_policies, ranked
@@ -31,8 +30,6 @@ def write_html(comparison: Comparison, path: Path) -> None:
 
 def report_page(comparison: Comparison) -> str:
     """The whole page, with plotly.js, style and data inside."""
-    from plotly.offline import get_plotlyjs  # heavy, and needed only here
-
     verdict = judge(comparison)
     order = ranked(comparison)
     colours = policy_colours(order)
@@ -46,14 +43,7 @@ def report_page(comparison: Comparison) -> str:
             _settings(comparison),
         ]
     )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>bidroute: {escape(str(comparison.scenario['trace']))}</title>\n<style>{_text('page.css')}</style>\n"
-        f"<script>{get_plotlyjs()}</script>\n</head>\n<body>\n<main>\n{body}\n</main>\n"
-        f'<script type="application/json" id="report-data">{_script_json(data)}</script>\n'
-        f"<script>{_text('page.js')}</script>\n</body>\n</html>\n"
-    )
+    return whole_page(str(comparison.scenario["trace"]), body, data, styles=["page.css"], script="page.js")
 
 
 def _page_data(
@@ -200,12 +190,3 @@ def _flat(data: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 def _plain(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
-
-
-def _text(name: str) -> str:
-    return resources.files("bidroute.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _script_json(data: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")

@@ -1,6 +1,7 @@
 """The discrete-event simulator: a cluster of continuous-batching engines, exact per iteration."""
 
 from bidroute.core.figures import RequestTimes, Slo
+from bidroute.simulator.fleet_changes import FleetChange
 from bidroute.simulator.latency import (
     DecodeLatency,
     PrefillLatency,
@@ -22,6 +23,7 @@ from bidroute.simulator.scenario import EngineConfig, PrefillPool, Scenario
 __all__ = [
     "DecodeLatency",
     "EngineConfig",
+    "FleetChange",
     "Outcome",
     "PrefillLatency",
     "PrefillPool",

@@ -19,12 +19,13 @@ def run_central(host: Host) -> None:
     engines, arrivals = host.engines, host.arrival_ns
     fleet, at, n = engines.fleet_size, 0, len(arrivals)
     while True:
-        now_ns = arrivals[at] if at < n else FOREVER
+        now_ns = min(arrivals[at] if at < n else FOREVER, host.next_change_ns())
         if host.waiting:
             now_ns = min(now_ns, engines.next_stop_ns())
         if now_ns == FOREVER:
             break
         host.pass_time(now_ns)
+        host.change_fleet(now_ns)
         while at < n and arrivals[at] == now_ns:
             if not host.refused(at):
                 host.enqueue(at, now_ns)

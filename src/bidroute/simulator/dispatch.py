@@ -18,15 +18,26 @@ from bidroute.simulator.result import Outcome
 def run_dispatch(host: Host) -> None:
     """At each arrival the ledger is brought up to date, the policy chooses, and the engine queues the request."""
     for request, now_ns in enumerate(host.arrival_ns):
+        _pass_changes(host, now_ns)
         host.pass_time(now_ns)
         if not host.refused(request):
             host.enqueue(request, now_ns)
             dispatch(host, now_ns)
+    _pass_changes(host, FOREVER - 1)
     host.pass_time(FOREVER)
 
 
+def _pass_changes(host: Host, until_ns: int) -> None:
+    """Let time pass over the changes of the fleet until then; what was on a device that is lost is dispatched anew."""
+    while (now_ns := host.next_change_ns()) <= until_ns:
+        host.pass_time(now_ns)
+        host.change_fleet(now_ns)
+        if host.waiting:
+            dispatch(host, now_ns)
+
+
 def dispatch(host: Host, now_ns: int) -> None:
-    """Ask the policy where the one request in the queue goes, and send it there."""
+    """Ask the policy where each request in the queue goes, and send it there."""
     assignments = host.decide(now_ns, host.controller.state.fleet.accepting())
     if host.waiting:
         name = host.controller.policy.name

@@ -93,6 +93,51 @@ class Engines:
         """Whether anything runs or waits in an engine."""
         return bool(self.devices[:, [layout.D_RUNNING, layout.D_QUEUED]].any())
 
+    # --- devices that come and go -----------------------------------------------------------------------------
+
+    def shut(self, device: int) -> None:
+        """Take a device out: with no slots it is never ready, and it runs nothing."""
+        self.devices[device, layout.D_SLOTS] = 0
+
+    def join(self, device: int, batch_slots: int, now_ns: int) -> None:
+        """A device that was shut stands at a boundary now, empty."""
+        self.devices[device, [layout.D_SLOTS, layout.D_CLOCK]] = batch_slots, now_ns
+
+    def lose(self, device: int, now_ns: int) -> list[int]:
+        """Shut a device, wherever in a pass it is, and return the requests it held, as if they had never begun."""
+        row = self.devices[device]
+        lost = self._batch_of(device) + self._queue_of(device)
+        row[layout.D_WASTED] += self._computed_tokens(device)
+        fresh = [layout.R_GENERATED, layout.R_COMPUTED]
+        never = [layout.R_START, layout.R_FIRST]
+        self.requests[np.ix_(lost, fresh)], self.requests[np.ix_(lost, never)] = 0, layout.NEVER
+        row[[layout.D_RUNNING, layout.D_PREFILLING, layout.D_CONTEXT, layout.D_QUEUED]] = 0
+        row[[layout.D_HEAD, layout.D_TAIL, layout.D_BLOCKED]] = layout.NOBODY
+        row[[layout.D_FREE, layout.D_UNRESERVED]] = self.total_blocks[device]
+        row[layout.D_STATE], row[layout.D_CLOCK] = layout.BOUNDARY, now_ns
+        row[layout.D_NEXT_FINISH], row[layout.D_STOP] = layout.FOREVER, layout.NEVER
+        self.growth[device] = 0
+        self.shut(device)
+        return lost
+
+    def _batch_of(self, device: int) -> list[int]:
+        ids: list[int] = self.batch[device, : self.devices[device, layout.D_RUNNING], layout.B_ID].tolist()
+        return ids
+
+    def _queue_of(self, device: int) -> list[int]:
+        queue, request = [], int(self.devices[device, layout.D_HEAD])
+        while request != layout.NOBODY:
+            queue.append(request)
+            request = int(self.requests[request, layout.R_NEXT])
+        return queue
+
+    def _computed_tokens(self, device: int) -> int:
+        """Prompt and output tokens that the batch of a device has been through so far."""
+        row, ids = self.devices[device], self._batch_of(device)
+        decoding = int(row[layout.D_RUNNING] - row[layout.D_PREFILLING])
+        prefilled = self.requests[ids[decoding:], layout.R_COMPUTED].sum()
+        return int(row[layout.D_CONTEXT] + prefilled)
+
     # --- requests ---------------------------------------------------------------------------------------------
 
     def push(self, row: int, request: int, now_ns: int) -> None:

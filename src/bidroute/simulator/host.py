@@ -17,6 +17,7 @@ from bidroute.policies.base import Assignment, Policy
 from bidroute.policies.controller import Controller
 from bidroute.simulator import layout
 from bidroute.simulator.engines import NS_PER_S, Engines, block_size_of
+from bidroute.simulator.fleet_changes import in_order, there_at_first
 from bidroute.simulator.recording import Recorder, RecordOptions
 from bidroute.simulator.replay import Replay
 from bidroute.simulator.result import Outcome
@@ -46,8 +47,13 @@ class Host:
             raise ConfigError(f"{len(predicted_tokens)} predicted_tokens for {n} requests; expected one each")
         devices = [dataclasses.replace(d, block_size=block_size_of(scenario, d)) for d in scenario.devices]
         self.scenario = scenario
-        self.controller = Controller(policy, devices, predictor)
+        self._there = list(range(there_at_first(devices, scenario.changes)))
+        self._absent = devices[len(self._there) :]
+        self._changes = in_order(scenario.changes)
+        self.controller = Controller(policy, devices[: len(self._there)], predictor)
         self.engines = Engines(scenario)
+        for device in range(len(self._there), len(devices)):
+            self.engines.shut(device)
         self.replay = Replay(self.controller, self.engines, starts_prefilled=scenario.mode != "aggregated")
         self.held: dict[str, int] = {}
         self.recorder = Recorder(record, policy, self.engines, self.held)
@@ -70,8 +76,43 @@ class Host:
         return len(self.controller.state.queue)
 
     def refused(self, request: int) -> bool:
-        """Whether this request fits no device."""
+        """Whether this request fits no device; of a fleet that changes, none that is there now."""
+        if self.scenario.changes and not self._fits_now(request):
+            self.status[request] = REFUSED
         return bool(self.status[request] == REFUSED)
+
+    def _fits_now(self, request: int) -> bool:
+        return bool(self.can_complete[request, self._there].any())
+
+    def next_change_ns(self) -> int:
+        """When a device joins or is lost next; FOREVER if none does."""
+        return round(self._changes[0].time_s * NS_PER_S) if self._changes else layout.FOREVER
+
+    def change_fleet(self, now_ns: int) -> None:
+        """Let the devices join or be lost that do so at this moment; what was on one enters the queue again."""
+        while self.next_change_ns() == now_ns:
+            change = self._changes.pop(0)
+            if change.joins:
+                self._join(change.device, now_ns)
+            else:
+                self._lose(change.device, now_ns)
+
+    def _join(self, device: int, now_ns: int) -> None:
+        joining = self._absent.pop(0)
+        self.engines.join(device, joining.batch_slots, now_ns)
+        self.controller.device_joined(joining)
+        self._there.append(device)
+
+    def _lose(self, device: int, now_ns: int) -> None:
+        self._there.remove(device)
+        self.controller.device_left(device)
+        for request in self.engines.lose(device, now_ns):
+            self.device[request] = -1
+            if not self.refused(request):
+                self.enqueue(request, now_ns)
+        for request in self.controller.state.queue.ids.tolist():
+            if self.refused(request):
+                self.controller.cancelled(request)
 
     def enqueue(self, request: int, now_ns: int) -> None:
         """Let a request enter the router's queue."""

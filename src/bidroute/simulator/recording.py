@@ -101,6 +101,7 @@ def near_prices(snapshot: PriceSnapshot | None, fleet_size: int) -> FloatArray:
         return np.full((2, fleet_size), np.nan)
     near = max(1, snapshot.slot_price.shape[1] // NEAR_BUCKETS)
     widths = np.diff(snapshot.edges_periods)[:near].astype(np.float64)
-    prices = [snapshot.slot_price[:, :near] @ widths, snapshot.kv_price[:, :near] @ widths]
-    mean: FloatArray = np.stack(prices) / widths.sum()
+    mean = np.full((2, fleet_size), np.nan)  # devices that have not joined yet have no prices
+    for row, prices in zip(mean, (snapshot.slot_price, snapshot.kv_price), strict=True):
+        row[: len(prices)] = prices[:, :near] @ widths / widths.sum()
     return mean

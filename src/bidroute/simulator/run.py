@@ -38,7 +38,8 @@ def simulate(
     wall_s, cpu_s = perf_counter(), process_time()
     host = Host(scenario, policy, predictor, predicted_tokens, record or RecordOptions())
     decision_us = None
-    if host.controller.dispatches_on_arrival and record is None and scenario.mode != "disaggregated":
+    simple = record is None and scenario.mode != "disaggregated" and not scenario.changes
+    if host.controller.dispatches_on_arrival and simple:
         decision_us = run_blindly(host)
     if decision_us is None:
         _run_looking(host)

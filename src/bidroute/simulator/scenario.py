@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from bidroute.core.devices import Device
 from bidroute.errors import ConfigError
+from bidroute.simulator.fleet_changes import FleetChange, check_changes
 from bidroute.simulator.latency import DecodeLatency, PrefillLatency
 from bidroute.traces.workload import Workload
 
@@ -66,7 +67,9 @@ class Scenario:
 
     `latency` is one decode model for all devices or one per device, `prefill` likewise (needed unless mode is
     `decode`, where requests arrive with their prompt in the KV cache). `prefill_workers` > 0 only when mode is
-    `disaggregated`. The SLOs go into every request, for policies that heed them; infinity means none.
+    `disaggregated`. The SLOs go into every request, for policies that heed them; infinity means none. `changes` are
+    devices that join or are lost meanwhile; those that join are the last of `devices`, in order of joining. A request
+    on a device that is lost enters the router's queue again and starts from its beginning.
     """
 
     workload: Workload
@@ -79,6 +82,7 @@ class Scenario:
     prefill_pool: PrefillPool = field(default_factory=PrefillPool)
     ttft_slo_s: float = math.inf
     e2e_slo_s: float = math.inf
+    changes: tuple[FleetChange, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -91,6 +95,9 @@ class Scenario:
             raise ConfigError(f"{self.prefill_workers} prefill workers; only a disaggregated scenario has any")
         if self.mode != "decode" and self.prefill is None:
             raise ConfigError(f"mode {self.mode} needs a prefill latency; give one, such as affine:P0,P1")
+        if self.mode == "disaggregated" and self.changes:
+            raise ConfigError("devices join or leave in a disaggregated scenario; expected mode decode or aggregated")
+        check_changes(self.devices, self.changes)
         self._require_per_device("latency", self.latency)
         if self.mode != "disaggregated":
             self._require_per_device("prefill", self.prefill)
