@@ -31,8 +31,6 @@ def write_html(comparison: Comparison, path: Path) -> None:
 
 def report_page(comparison: Comparison) -> str:
     """The whole page, with plotly.js, style and data inside."""
-    from plotly.offline import get_plotlyjs  # heavy, and needed only here
-
     verdict = judge(comparison)
     order = ranked(comparison)
     colours = policy_colours(order)
@@ -43,16 +41,23 @@ def report_page(comparison: Comparison) -> str:
             _table(comparison, colours),
             _distributions(order, colours),
             _inside(comparison, order),
-            _settings(comparison),
+            settings_section(comparison.scenario, _FOOTER),
         ]
     )
+    return page_of(f"bidroute: {comparison.scenario['trace']}", body, data, "page.js")
+
+
+def page_of(title: str, body: str, data: dict[str, Any], script: str) -> str:
+    """A page that opens offline: plotly.js, the style and `data` inside, drawn by the package's `script`."""
+    from plotly.offline import get_plotlyjs  # heavy, and needed only here
+
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>bidroute: {escape(str(comparison.scenario['trace']))}</title>\n<style>{_text('page.css')}</style>\n"
+        f"<title>{escape(title)}</title>\n<style>{_text('page.css')}</style>\n"
         f"<script>{get_plotlyjs()}</script>\n</head>\n<body>\n<main>\n{body}\n</main>\n"
         f'<script type="application/json" id="report-data">{_script_json(data)}</script>\n'
-        f"<script>{_text('page.js')}</script>\n</body>\n</html>\n"
+        f"<script>{_text(script)}</script>\n</body>\n</html>\n"
     )
 
 
@@ -169,17 +174,21 @@ def _inside(comparison: Comparison, order: list[str]) -> str:
     )
 
 
-def _settings(comparison: Comparison) -> str:
-    rows = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in _flat(comparison.scenario)
-    )
-    command = comparison.scenario.get("command")
+_FOOTER = (
+    "Runs drain to the end: no request is cut off. Percentages are changes against the strongest other policy, seed by "
+    "seed; a win or a loss is called one only if every seed agrees."
+)
+
+
+def settings_section(scenario: dict[str, Any], footer: str) -> str:
+    """How to get the page again: the command, all settings as resolved, and a closing remark."""
+    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in _flat(scenario))
+    command = scenario.get("command")
     again = f"<pre>{escape(str(command))}</pre>" if command else ""
     return (
         f"<h2>The scenario</h2>\n{again}\n"
         f'<div class="card"><dl class="settings">{rows}</dl></div>\n'
-        "<footer>Runs drain to the end: no request is cut off. Percentages are changes against the strongest other "
-        "policy, seed by seed; a win or a loss is called one only if every seed agrees.</footer>"
+        f"<footer>{escape(footer)}</footer>"
     )
 
 
