@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from textwrap import shorten
 
 from bidroute.errors import BidrouteError
 from bidroute.experiments.comparison import run_task
@@ -16,6 +17,7 @@ from bidroute.experiments.run import RunTask, run
 from bidroute.experiments.scenario import Experiment
 from bidroute.policies import PolicySettings, build_policy
 
+LABEL_WIDTH = 36  # of what is told as progress
 _OF_THE_MACHINE = ("decision_us", "wall_s", "cpu_s")  # figures that differ from run to run
 
 
@@ -64,7 +66,7 @@ class Evaluation:
         self._tell(len(candidates) - len(missing), "from the journal")
         for place, rows in self._crew.each(run_candidate, [self._task(one) for one in missing]):
             self._journal.add(missing[place].key, rows)
-            self._tell(1, missing[place].label)
+            self._tell(1, shorten(missing[place].label, LABEL_WIDTH, placeholder=" …"))
         return [Outcome(one, tuple(self._journal.get(one.key) or ())) for one in candidates]
 
     def _task(self, candidate: Candidate) -> CandidateTask:

@@ -56,7 +56,7 @@ class Knob:
         return tuple(dict.fromkeys(self.at(share) for share in np.linspace(0.0, 1.0, GRID_VALUES)))
 
 
-# Ranges wide enough that the best settings found lay inside them on every built-in workload.
+# Ranges around the defaults and the presets, from little of each to much.
 KNOBS: dict[str, Knob] = {
     knob.name: knob
     for knob in (

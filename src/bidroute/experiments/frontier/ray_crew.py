@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -13,6 +14,7 @@ from bidroute.experiments.frontier.crews import Crew
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
+CONNECT_S = 10.0
 
 
 @contextmanager
@@ -26,14 +28,22 @@ def ray_crew(address: str) -> Iterator[Crew]:
         raise ConfigError("--ray needs ray; run: pip install 'bidroute[ray]'")
     ray: Any = import_module("ray")  # heavy, and an extra
     try:
+        _knock(address)
         ray.init(address=address, log_to_driver=False, logging_level="error", configure_logging=False)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as problem:
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
         reason = " ".join(str(problem).split()).split(". ")[0]
         raise ConfigError(f"--ray {address}: cannot connect ({reason}); expected auto, HOST:PORT or local") from None
     try:
         yield _RayCrew(ray, max(int(ray.cluster_resources().get("CPU", 1)), 1))
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise OSError where HOST:PORT does not answer; Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
 
 
 class _RayCrew:
@@ -62,6 +72,8 @@ class _RayCrew:
             cause = problem.cause
             if isinstance(cause, BidrouteError):
                 raise cause from None
+            if isinstance(cause, ImportError):
+                raise BidrouteError(f"a machine of the cluster lacks {cause.name}; install bidroute there") from None
             raise
         except self._ray.exceptions.RayError as problem:
             reason = " ".join(str(problem).split())
