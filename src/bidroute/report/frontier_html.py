@@ -75,7 +75,7 @@ def _standings(sweep: Sweep) -> str:
         cells = one.measure.label, figure(one.value), figure(one.best_value), percent(one.behind).replace("+", "")
         rows.append(
             f"<tr><td>{escape(one.preset.candidate.label)}</td>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}"
-            f"<td>{escape(one.best.candidate.label)}</td><td>{escape(beaten)}</td></tr>"
+            f'<td class="long">{escape(one.best.candidate.label)}</td><td class="long">{escape(beaten)}</td></tr>'
         )
     heads = "".join(
         f"<th>{head}</th>"
@@ -135,7 +135,7 @@ def _data(sweep: Sweep) -> dict[str, Any]:
     layout = base_layout(520, None)
     layout["showlegend"] = True
     layout["legend"] = {"orientation": "h", "y": -0.16, "x": 0.0, "yanchor": "top"}
-    layout["margin"]["b"] = 90
+    layout["margin"] |= {"b": 90, "r": 90}
     layout["hovermode"] = "closest"
     return {
         "colours": COLOURS,
