@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VLLM_VENV := .venv-vllm
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 
-.PHONY: demo demo-live test test-vllm lint types unit soak bench bench-live clean help
+.PHONY: demo demo-live test test-vllm lint types unit soak bench bench-live results clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -61,6 +61,10 @@ bench: $(VENV)/.installed  ## time the simulator, decisions and price updates
 
 bench-live: $(VENV)/.installed-dev  ## what the live router costs, beside other routers where they are installed
 	$(BIN)/python -m tests.bench_live
+
+# What is there already is not made again. Traces that do not ship: make results AZURE_CONV=azure_conv.csv
+results: $(VENV)/.installed  ## make docs/results/ again: every table and figure of docs/results.md; takes an hour
+	$(BIN)/python -m tools.results $(if $(AZURE_CONV),--azure-conv $(AZURE_CONV)) $(RESULTS)
 
 clean:  ## remove what make made
 	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache demo.html

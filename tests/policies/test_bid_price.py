@@ -221,13 +221,15 @@ def test_it_is_registered_with_its_options() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"z": 1}, "policy bid_price has no option 'z'; choose from: forecast, max_skips, risk_z"),
+        ({"z": 1}, "policy bid_price has no option 'z'; choose from: forecast, max_skips, risk_z, step"),
         ({"forecast": 2}, "forecast=2; expected 0"),
         ({"risk_z": -1.0}, "risk_z=-1.0"),
         ({"risk_z": float("nan")}, "risk_z=nan"),
         ({"risk_z": "much"}, "risk_z='much'"),
         ({"max_skips": -1}, "max_skips=-1"),
         ({"max_skips": 1.5}, "max_skips=1.5"),
+        ({"step": 0.0}, "step=0; expected a share of the price scale"),
+        ({"step": 2}, "step=2; expected"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:

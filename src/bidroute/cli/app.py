@@ -15,9 +15,11 @@ from bidroute.cli.compare import compare_command
 from bidroute.cli.demo_live import demo_live_command
 from bidroute.cli.explain import explain_command
 from bidroute.cli.ladder import ladder_command
+from bidroute.cli.recommend import recommend_command
 from bidroute.cli.replay import replay_command
 from bidroute.cli.robustness import robustness_command
 from bidroute.cli.serve import serve_command
+from bidroute.cli.sweep import sweep_command
 from bidroute.cli.worker import worker_command
 from bidroute.errors import BidrouteError
 
@@ -35,6 +37,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("compare")(compare_command)
+app.command("sweep")(sweep_command)
+app.command("recommend")(recommend_command)
 app.command("explain")(explain_command)
 app.command("ladder")(ladder_command)
 app.command("robustness")(robustness_command)
@@ -43,7 +47,19 @@ app.command("serve")(serve_command)
 app.command("worker")(worker_command)
 app.command("replay")(replay_command)
 app.command("demo-live")(demo_live_command)
-_COMMANDS = ("compare", "explain", "ladder", "robustness", "bench", "serve", "worker", "replay", "demo-live")
+_COMMANDS = (
+    "compare",
+    "sweep",
+    "recommend",
+    "explain",
+    "ladder",
+    "robustness",
+    "bench",
+    "serve",
+    "worker",
+    "replay",
+    "demo-live",
+)
 
 
 def _show_version(wanted: bool) -> None:

@@ -45,22 +45,23 @@ def run_all(
             answers.append(function(task))
             on_done(task)
         return answers
-    with _pool(jobs) as pool:
-        with _interrupts_ignored():  # the children inherit this: an interrupt is for this process to handle
+    with process_pool(jobs) as pool:
+        with interrupts_ignored():  # the children inherit this: an interrupt is for this process to handle
             preparing = [pool.submit(prepare) for prepare in before]
         for ready in preparing:
-            _answer(ready)
-        with _interrupts_ignored():
+            answer_of(ready)
+        with interrupts_ignored():
             futures = {pool.submit(function, task): position for position, task in enumerate(tasks)}
         done: dict[int, Answer] = {}
         for future in as_completed(futures):
             position = futures[future]
-            done[position] = _answer(future)
+            done[position] = answer_of(future)
             on_done(tasks[position])
     return [done[position] for position in range(len(tasks))]
 
 
-def _answer(future: Future[Answer]) -> Answer:
+def answer_of(future: Future[Answer]) -> Answer:
+    """The answer of a future of a process pool. Raises BidrouteError where its process was killed."""
     try:
         return future.result()
     except BrokenProcessPool:
@@ -70,7 +71,7 @@ def _answer(future: Future[Answer]) -> Answer:
 
 
 @contextmanager
-def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+def process_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of fresh processes; when the block fails or is interrupted they are ended at once."""
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
@@ -85,7 +86,8 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
+def interrupts_ignored() -> Iterator[None]:
+    """Processes that are started inside the block ignore interrupts; outside the main thread nothing is changed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -36,10 +36,11 @@ from bidroute.policies.patience import SojournTracker, trusted_patience
 from bidroute.policies.price_updates import PriceUpdates
 from bidroute.policies.registry import PolicySettings, register
 from bidroute.policies.release_kernels import FOR_LATER, PRICED_OUT, REASONS, Limits
-from bidroute.pricing.prices import PriceSnapshot, ShadowPrices
+from bidroute.pricing.prices import STEP, PriceSnapshot, ShadowPrices
 
 DEFAULT_RISK_Z = 1.75
 DEFAULT_MAX_SKIPS = 8
+MOST_STEP = 1.0
 LIMITS = tuple(Limits(pairs=16_384, spare=48, idle_cut=0.5))
 
 
@@ -47,7 +48,8 @@ class BidPrice(Policy):
     """Central queue, shadow prices, safe admission; one default for every workload.
 
     `risk_z`: standard deviations of KV kept free (0 plans with the mean). `max_skips`: how often smaller requests
-    may be taken past one that ranks first but does not fit yet. `seed`: of the samples that prices learn from.
+    may be taken past one that ranks first but does not fit yet. `step`: how far an update moves a price, as a share of
+    the price scale. `seed`: of the samples that prices learn from.
     `forecast`: whether prices count the arrivals to come, or only those who wait.
     """
 
@@ -62,9 +64,12 @@ class BidPrice(Policy):
         risk_z: float = DEFAULT_RISK_Z,
         max_skips: int = DEFAULT_MAX_SKIPS,
         forecast: bool = True,
+        step: float = STEP,
     ) -> None:
+        if not 0.0 < step <= MOST_STEP:
+            raise ConfigError(f"step={step:g}; expected a share of the price scale, above 0 and {MOST_STEP:g} at most")
         self.objective = objective
-        self.shadow_prices = ShadowPrices()
+        self.shadow_prices = ShadowPrices(step=step)
         self._admission = Admission(risk_z=risk_z, max_skips=max_skips)
         self._history = ArrivalHistory()
         self._sojourn = SojournTracker()
@@ -237,4 +242,5 @@ def _bid_price(settings: PolicySettings) -> Policy:
         risk_z=settings.number("risk_z", DEFAULT_RISK_Z),
         max_skips=settings.whole("max_skips", DEFAULT_MAX_SKIPS),
         forecast=bool(forecast),
+        step=settings.number("step", STEP),
     )

@@ -83,10 +83,12 @@ class ShadowPrices:
     """Prices of every device's slots and KV over a time grid; warm-started from update to update.
 
     `slot_price`, `kv_price`: float64[G, buckets], in reward units for all of a device's slots (or all its KV
-    tokens) over one period of the bucket; divide by B_g (C_g) for one slot (one token).
+    tokens) over one period of the bucket; divide by B_g (C_g) for one slot (one token). `step`: how far an update
+    moves a price, as a share of the price scale.
     """
 
-    def __init__(self, grid: TimeGrid | None = None) -> None:
+    def __init__(self, grid: TimeGrid | None = None, step: float = STEP) -> None:
+        self._step = step
         self.grid = grid or TimeGrid.geometric(HORIZON_PERIODS, BUCKETS)
         self.starts_periods = self.grid.edges_periods[:-1].copy()
         self.slot_price: FloatArray = np.zeros((0, self.grid.buckets))
@@ -155,7 +157,7 @@ class ShadowPrices:
             slot_demand,
             kv_demand,
         )
-        step = STEP * price_scale
+        step = self._step * price_scale
         projected_step(rows.slot_price, rows.slot_square, slot_demand, rows.slots_left, step, FORGET)
         projected_step(rows.kv_price, rows.kv_square, kv_demand, rows.kv_left, step, FORGET)
 

@@ -22,7 +22,7 @@ def distribution_figure(comparison: Comparison, attribute: str, title: str, colo
         curves = np.stack([getattr(result, attribute) for result in comparison.of(policy)])
         seconds = np.maximum(np.median(curves, axis=0), FLOOR_S)
         data.append(_line(policy, seconds, 100.0 * QUANTILES, colours[policy], "%{y:.1f} % within %{x:.3g} s"))
-    layout = _layout(340, title)
+    layout = base_layout(340, title)
     layout["xaxis"] |= {
         "type": "log",
         "title": {"text": "seconds (log scale)"},
@@ -51,7 +51,7 @@ def tradeoff_figure(comparison: Comparison, key: str, title: str, colours: dict[
             data.append({**point, "x": rounded(mean), "y": rounded(tail), "marker": faint})
         middle = {"x": [_rounded(float(np.median(mean)))], "y": [_rounded(float(np.median(tail)))], "marker": strong}
         data.append({**point, **middle})
-    layout = _layout(380, title)
+    layout = base_layout(380, title)
     layout["xaxis"] |= {"title": {"text": "mean, seconds"}, "rangemode": "tozero"}
     layout["yaxis"] |= {"title": {"text": "p99, seconds"}, "rangemode": "tozero"}
     return {"data": data, "layout": layout}
@@ -65,7 +65,7 @@ def queue_figure(comparison: Comparison, colours: dict[str, str]) -> Figure:
         if timeline is not None:
             time_s, waiting = decimated(timeline.time_s, timeline.waiting + timeline.pending)
             data.append(_line(policy, time_s, waiting, colours[policy], "%{y:.0f} wait at %{x:.0f} s"))
-    layout = _layout(320, "Requests waiting, in the router and inside engines")
+    layout = base_layout(320, "Requests waiting, in the router and inside engines")
     layout["xaxis"] |= {"title": {"text": "time, seconds"}}
     layout["yaxis"] |= {"title": {"text": "requests"}, "rangemode": "tozero"}
     return {"data": data, "layout": layout}
@@ -145,7 +145,7 @@ def _price_ceiling(timeline: Timeline) -> float | None:
 
 def _inside_layout(price_ceiling: float | None) -> Figure:
     """Three panels above one time axis; prices on the right-hand axes."""
-    layout = _layout(620, None)
+    layout = base_layout(620, None)
     layout["margin"] = {"l": 64, "r": 92, "t": 16, "b": 80}
     layout["xaxis"] |= {"title": {"text": "time, seconds"}, "anchor": "y5"}
     panels = {"yaxis": ([0.72, 1.0], "slots used, %"), "yaxis3": ([0.38, 0.66], "KV used, %")}
@@ -187,7 +187,8 @@ def _line(name: str, x: FloatArray, y: FloatArray, colour: str, hover: str) -> F
     }
 
 
-def _layout(height: int, title: str | None) -> Figure:
+def base_layout(height: int, title: str | None) -> Figure:
+    """Size, margins, font and axes that all figures of a page share."""
     layout: Figure = {
         "height": height,
         "margin": {"l": 58, "r": 16, "t": 44 if title else 12, "b": 48},

@@ -40,7 +40,7 @@ def report_page(comparison: Comparison) -> str:
             _table(comparison, colours),
             _distributions(order, colours),
             _inside(comparison, order),
-            _settings(comparison),
+            settings_section(comparison.scenario, _FOOTER),
         ]
     )
     return whole_page(str(comparison.scenario["trace"]), body, data, styles=["page.css"], script="page.js")
@@ -159,17 +159,21 @@ def _inside(comparison: Comparison, order: list[str]) -> str:
     )
 
 
-def _settings(comparison: Comparison) -> str:
-    rows = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in _flat(comparison.scenario)
-    )
-    command = comparison.scenario.get("command")
+_FOOTER = (
+    "Runs drain to the end: no request is cut off. Percentages are changes against the strongest other policy, seed by "
+    "seed; a win or a loss is called one only if every seed agrees."
+)
+
+
+def settings_section(scenario: dict[str, Any], footer: str) -> str:
+    """How to get the page again: the command, all settings as resolved, and a closing remark."""
+    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in _flat(scenario))
+    command = scenario.get("command")
     again = f"<pre>{escape(str(command))}</pre>" if command else ""
     return (
         f"<h2>The scenario</h2>\n{again}\n"
         f'<div class="card"><dl class="settings">{rows}</dl></div>\n'
-        "<footer>Runs drain to the end: no request is cut off. Percentages are changes against the strongest other "
-        "policy, seed by seed; a win or a loss is called one only if every seed agrees.</footer>"
+        f"<footer>{escape(footer)}</footer>"
     )
 
 

@@ -11,9 +11,13 @@ from bidroute.report.numbers import change_text
 
 def scenario_sentence(comparison: Comparison) -> str:
     """What was run, in one sentence: trace, requests, fleet, load, lengths, seeds."""
-    scenario = comparison.scenario
+    return scenario_phrase(comparison.scenario)
+
+
+def scenario_phrase(scenario: dict[str, Any]) -> str:
+    """The same from the scenario as data (`experiments.describe`)."""
     workload, load = scenario["workload"], scenario["load"]
-    seeds = len(comparison.seeds)
+    seeds = len(scenario["seeds"])
     rate, share = workload["requests_per_s"], load["load"]  # None where all arrive at once
     arrivals = "all at once" if rate is None else f"{rate:.3g} requests/s"
     loaded = "" if share is None else f"load {share:.2f} of the fleet's estimated capacity, "

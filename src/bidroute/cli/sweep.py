@@ -1,0 +1,203 @@
+"""`bidroute sweep`: what settings of bid_price can reach, beside the presets and other policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bidroute.cli import options
+from bidroute.cli.compare import TABLE_WIDTH, check_outputs, command_line
+from bidroute.cli.progress import progress_bar
+from bidroute.experiments import ScenarioSettings, cores
+from bidroute.experiments import settings as defaults
+from bidroute.experiments.frontier import SearchSettings, Sweep, sweep
+from bidroute.experiments.frontier.candidates import BASELINES
+from bidroute.experiments.frontier.knobs import KNOBS
+from bidroute.experiments.frontier.search import SEARCHES
+from bidroute.experiments.frontier.sweep import DEFAULT_POINTS, DEFAULT_SEEDS
+from bidroute.report import write_json
+from bidroute.report.frontier_html import write_sweep_html
+from bidroute.report.frontier_tables import front_sentence, front_table, hidden_rows, standings_table, sweep_data
+from bidroute.report.sentences import scenario_phrase
+
+SEARCH = "Search"
+RUNS = "Runs"
+
+Knobs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--knob",
+        metavar="NAME[=LOW..HIGH|=V,V,…]",
+        show_default=False,
+        rich_help_panel=SEARCH,
+        help=f"What to turn, once per knob: {', '.join(KNOBS)}. risk_z, max_skips and step are options of bid_price, "
+        "the others belong to the objective.",
+    ),
+]
+SearchSeed = Annotated[
+    int, typer.Option(metavar="N", min=0, rich_help_panel=SEARCH, help="The seed of the search's own draws.")
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", show_default=False, rich_help_panel=RUNS, help="Processes to run on. Not given: all cores."
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        show_default=False,
+        rich_help_panel=RUNS,
+        help="Run on this Ray cluster instead: auto, HOST:PORT, ray://HOST:PORT, or local for one of this machine "
+        "(pip install 'bidroute\\[ray]'; the same bidroute on every machine).",
+    ),
+]
+JournalFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        show_default=False,
+        rich_help_panel=RUNS,
+        help="Where finished runs are kept, to be picked up again by the same command. Not given: a file in this "
+        "folder, named after the scenario.",
+    ),
+]
+
+
+def sweep_command(
+    trace: options.Trace = defaults.DEFAULT_TRACE,
+    requests: options.Requests = None,
+    skip_bad_rows: options.SkipBadRows = False,
+    speedup: options.Speedup = None,
+    devices: options.Devices = None,
+    batch_slots: options.BatchSlots = None,
+    kv_tokens: options.KvTokens = None,
+    fleet: options.FleetFile = None,
+    mode: options.Mode = "decode",
+    engine: options.Engine = "",
+    latency: options.Latency = defaults.DEFAULT_LATENCY,
+    prefill: options.Prefill = defaults.DEFAULT_PREFILL,
+    recompute: options.Recompute = defaults.DEFAULT_RECOMPUTE_S,
+    lengths: options.Lengths = "none",
+    objective: options.Objective = "balanced",
+    slo: options.SloOption = "",
+    knob: Knobs = None,
+    search: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(SEARCHES),
+            rich_help_panel=SEARCH,
+            help="random: seeded draws from the ranges. grid: every combination (of a range its ends and middle). "
+            "optuna: a multi-objective search (pip install 'bidroute\\[sweep]').",
+        ),
+    ] = "random",
+    points: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            rich_help_panel=SEARCH,
+            help="How many settings to try; 0 runs the presets and baselines alone.",
+        ),
+    ] = DEFAULT_POINTS,
+    search_seed: SearchSeed = 0,
+    baselines: Annotated[
+        str,
+        typer.Option(metavar="a,b,c", rich_help_panel=SEARCH, help="Other policies, to compare with."),
+    ] = ",".join(BASELINES),
+    seeds: Annotated[
+        int, typer.Option(metavar="N", rich_help_panel=RUNS, help="Run every setting on seeds 0 to N-1.")
+    ] = DEFAULT_SEEDS,
+    jobs: Jobs = None,
+    ray: Ray = None,
+    journal: JournalFile = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", rich_help_panel=options.OUTPUT, help="Write every point as JSON."),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", rich_help_panel=options.OUTPUT, help="Write the chart: one file, opens offline."),
+    ] = None,
+) -> None:
+    """Sweep the settings of bid_price: which combinations of latency, tail and throughput can be had at all.
+
+    Tries settings on top of the objective, beside every preset and the baselines, on the same arrivals. The front is
+    what no other point beats on E2E mean, E2E p99, TTFT p99, tokens/s and goodput at once. An interrupt loses no
+    finished point: the same command goes on where it stopped.
+
+    Examples:
+
+      bidroute sweep --html front.html
+
+      bidroute sweep --knob patience=1..2.5 --knob tail=15,30,60 --search grid
+
+      bidroute sweep --trace trace.csv --speedup 13 --points 200 --search optuna --ray auto
+    """
+    settings = ScenarioSettings(
+        trace=trace,
+        requests=requests,
+        skip_bad_rows=skip_bad_rows,
+        speedup=speedup,
+        devices=devices,
+        batch_slots=batch_slots,
+        kv_tokens=kv_tokens,
+        fleet=fleet,
+        mode=mode,
+        engine=engine,
+        latency=latency,
+        prefill=prefill,
+        recompute_s_per_token=recompute,
+        lengths=lengths,
+        objective=objective,
+        slo=slo,
+    )
+    check_outputs(trace, {"--json": json, "--html": html, "--journal": journal})
+    chosen = SearchSettings(knob, search, points, search_seed, [name for name in baselines.split(",") if name.strip()])
+    with going_on_later(), progress_bar("sweeping") as on_progress:
+        swept = sweep(
+            settings,
+            chosen,
+            seeds,
+            cores() if jobs is None else jobs,
+            journal=journal,
+            ray=ray,
+            on_progress=on_progress,
+        )
+    swept.scenario["command"] = command_line()
+    _show(swept)
+    if json is not None:
+        write_json(sweep_data(swept), json)
+    if html is not None:
+        write_sweep_html(swept, html)
+        typer.echo(f"chart: {options.shown(html)}")
+
+
+@contextmanager
+def going_on_later() -> Iterator[None]:
+    """When the block is interrupted, say that nothing finished is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("finished runs are kept: the same command goes on from here", err=True)
+        raise
+
+
+def _show(swept: Sweep) -> None:
+    """Print what was run, the front with presets and baselines, and the presets by their own goals."""
+    console = Console(highlight=False)
+    console.width = min(TABLE_WIDTH, console.width) if console.is_terminal else TABLE_WIDTH
+    for sentence in (scenario_phrase(swept.scenario), front_sentence(swept)):
+        console.print(sentence, markup=False)
+    console.print()
+    console.print(front_table(swept))
+    if hidden := hidden_rows(swept):
+        console.print(f"{hidden} more settings are on the front: see --json or --html", style="dim")
+    console.print()
+    console.print(standings_table(swept))
