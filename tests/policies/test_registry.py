@@ -81,7 +81,7 @@ def test_options_of_the_name_come_on_top_of_those_in_the_settings() -> None:
         ("round_robin:d=3", r"policy round_robin has no option 'd'; it takes none"),
         ("power_of_d:k=3:e=1", r"policy power_of_d has no option 'e'; choose from: d"),
         ("fifo:risk_z=3", r"policy fifo has no option 'risk_z'; choose from: max_skips"),
-        ("bid_price:d=3", r"'d' is unknown; choose from: max_skips, risk_z|has no option 'd'"),
+        ("bid_price:d=3", r"'d' is unknown; choose from: max_skips, risk_z, step|has no option 'd'"),
         ("power_of_d:d=x", r"policy option d='x'; expected a finite number"),
         ("power_of_d:d=1e999", r"policy option d=inf; expected a finite number"),
         ("power_of_d:d", r"'d' is not option=value; expected such as power_of_d:d=3"),

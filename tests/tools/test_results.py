@@ -24,7 +24,7 @@ def test_what_needs_the_trace_is_named(tmp_path):
 def test_small_ones_run_little():
     plan = Plan(None, small=True)
     words = arguments(Command("a", "compare --requests 6000 --policies fifo"), plan)
-    assert words == ["compare", "--requests", "60", "--policies", "fifo", "--seeds", "1"]
+    assert words == ["compare", "--requests", "60", "--policies", "fifo", "--seeds", "1", "--jobs", "1"]
     assert arguments(Command("a", "bound --n 5"), plan) == ["bound", "--n", "5"]
 
 

@@ -22,8 +22,8 @@ from tools.results.sections import AZURE_CONV, FLEETS, Command, Section
 
 MANIFEST = "manifest.json"
 PAGE = "README.md"
-SMALL = {"--requests": "60", "--seeds": "1", "--points": "1"}  # what a small version runs
-_SMALL_IS_FEW = {"compare": ("--requests", "--seeds"), "sweep": tuple(SMALL), "recommend": tuple(SMALL)}
+SMALL = {"--requests": "60", "--seeds": "1", "--points": "1", "--jobs": "1"}  # what a small version runs
+_SMALL_IS_FEW = {"compare": ("--requests", "--seeds", "--jobs"), "sweep": tuple(SMALL), "recommend": tuple(SMALL)}
 
 
 @dataclass(frozen=True, slots=True)
