@@ -131,7 +131,7 @@ def _layout(ladder: Ladder, panels: list[tuple[str, str]]) -> Figure:
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": INK},
         "paper_bgcolor": "white",
         "plot_bgcolor": "white",
-        "legend": {"orientation": "h", "x": 0.0, "y": 1.0, "yanchor": "bottom", "yref": "container"},
+        "legend": {"orientation": "h", "x": 0.0, "y": 1.05, "yanchor": "bottom"},
         "hoverlabel": {"font": {"size": 12}},
         "annotations": [],
     }
