@@ -11,11 +11,13 @@ import typer
 
 from bidroute import __version__
 from bidroute.cli.bench import bench_command
+from bidroute.cli.bound import bound_command
 from bidroute.cli.compare import compare_command
 from bidroute.cli.demo_live import demo_live_command
 from bidroute.cli.explain import explain_command
 from bidroute.cli.replay import replay_command
 from bidroute.cli.serve import serve_command
+from bidroute.cli.theory import theory_command
 from bidroute.cli.worker import worker_command
 from bidroute.errors import BidrouteError
 
@@ -33,13 +35,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("compare")(compare_command)
+app.command("bound")(bound_command)
+app.command("theory")(theory_command)
 app.command("explain")(explain_command)
 app.command("bench")(bench_command)
 app.command("serve")(serve_command)
 app.command("worker")(worker_command)
 app.command("replay")(replay_command)
 app.command("demo-live")(demo_live_command)
-_COMMANDS = ("compare", "explain", "bench", "serve", "worker", "replay", "demo-live")
+_COMMANDS = ("compare", "bound", "theory", "explain", "bench", "serve", "worker", "replay", "demo-live")
 
 
 def _show_version(wanted: bool) -> None:
