@@ -1,6 +1,8 @@
 import json
+from functools import partial
 
 from bidroute.cli import main
+from bidroute.experiments import scenario_bounds
 
 SMALL = ["--requests", "40", "--kv-tokens", "20000", "--devices", "2"]
 
@@ -17,7 +19,8 @@ def test_bounds_are_shown_and_written(tmp_path, capsys):
     assert "No policy has a lower mean" in output.replace("\n", " ")
 
 
-def test_compare_shows_multiples_of_the_bound(tmp_path, capsys):
+def test_compare_shows_multiples_of_the_bound(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("bidroute.cli.compare.scenario_bounds", partial(scenario_bounds, steps=2))
     file = tmp_path / "out.json"
     run = ["--policies", "round_robin,fifo", "--seeds", "1", "--jobs", "1", "--bound", "--json", str(file)]
     assert main(["compare", *SMALL, *run]) == 0
