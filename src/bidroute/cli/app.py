@@ -11,6 +11,7 @@ import typer
 
 from bidroute import __version__
 from bidroute.cli.bench import bench_command
+from bidroute.cli.bound import bound_command
 from bidroute.cli.compare import compare_command
 from bidroute.cli.demo_live import demo_live_command
 from bidroute.cli.explain import explain_command
@@ -20,6 +21,7 @@ from bidroute.cli.replay import replay_command
 from bidroute.cli.robustness import robustness_command
 from bidroute.cli.serve import serve_command
 from bidroute.cli.sweep import sweep_command
+from bidroute.cli.theory import theory_command
 from bidroute.cli.worker import worker_command
 from bidroute.errors import BidrouteError
 
@@ -36,30 +38,23 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("compare")(compare_command)
-app.command("sweep")(sweep_command)
-app.command("recommend")(recommend_command)
-app.command("explain")(explain_command)
-app.command("ladder")(ladder_command)
-app.command("robustness")(robustness_command)
-app.command("bench")(bench_command)
-app.command("serve")(serve_command)
-app.command("worker")(worker_command)
-app.command("replay")(replay_command)
-app.command("demo-live")(demo_live_command)
-_COMMANDS = (
-    "compare",
-    "sweep",
-    "recommend",
-    "explain",
-    "ladder",
-    "robustness",
-    "bench",
-    "serve",
-    "worker",
-    "replay",
-    "demo-live",
-)
+_COMMANDS = {
+    "compare": compare_command,
+    "explain": explain_command,
+    "bound": bound_command,
+    "ladder": ladder_command,
+    "robustness": robustness_command,
+    "sweep": sweep_command,
+    "recommend": recommend_command,
+    "theory": theory_command,
+    "bench": bench_command,
+    "serve": serve_command,
+    "worker": worker_command,
+    "replay": replay_command,
+    "demo-live": demo_live_command,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(_command)
 
 
 def _show_version(wanted: bool) -> None:

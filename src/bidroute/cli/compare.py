@@ -14,7 +14,15 @@ from rich.console import Console
 from bidroute.cli import options
 from bidroute.cli.progress import progress_bar
 from bidroute.errors import ConfigError
-from bidroute.experiments import Comparison, ScenarioSettings, compare, cores, judge
+from bidroute.experiments import (
+    Comparison,
+    ScenarioSettings,
+    add_bounds,
+    compare,
+    cores,
+    judge,
+    scenario_bounds,
+)
 from bidroute.experiments import settings as defaults
 from bidroute.experiments.comparison import DEFAULT_POLICIES, DEFAULT_SEEDS
 from bidroute.report import (
@@ -74,6 +82,15 @@ def compare_command(
             metavar="N", show_default=False, rich_help_panel=_RUNS, help="Processes to run on. Not given: all cores."
         ),
     ] = None,
+    bound: Annotated[
+        bool,
+        typer.Option(
+            "--bound",
+            rich_help_panel=_RUNS,
+            help="Also compute what no policy can beat (bidroute bound) and show every mean as a multiple of it. "
+            "Mode decode only; takes a minute or more per seed.",
+        ),
+    ] = False,
     json: Annotated[
         Path | None,
         typer.Option(metavar="FILE", rich_help_panel=options.OUTPUT, help="Write scenario and results as JSON."),
@@ -122,6 +139,8 @@ def compare_command(
         objective=objective,
         slo=slo,
     )
+    if bound and mode != "decode":
+        raise ConfigError(f"--bound with mode {mode}; bounds are known for mode decode only")
     check_outputs(trace, {"--json": json, "--html": html, "--per-request": per_request})
     with progress_bar("comparing") as on_progress:
         comparison = compare(
@@ -133,6 +152,9 @@ def compare_command(
             keep_requests=per_request is not None,
             on_progress=on_progress,
         )
+    if bound:
+        with progress_bar("bounding") as on_progress:
+            add_bounds(comparison, scenario_bounds(settings, seeds, on_progress=on_progress))
     comparison.scenario["command"] = command_line()
     show(comparison)
     if json is not None:

@@ -1,5 +1,6 @@
 """Experiments: from settings to runs, and from runs to a verdict. Reports and the command line build on it."""
 
+from bidroute.experiments.bounding import add_bounds, scenario_bounds
 from bidroute.experiments.comparison import Progress, compare
 from bidroute.experiments.explaining import ExplainedRequest, explain
 from bidroute.experiments.results import Comparison, Result
@@ -14,8 +15,10 @@ __all__ = [
     "Result",
     "ScenarioSettings",
     "Verdict",
+    "add_bounds",
     "compare",
     "cores",
     "explain",
     "judge",
+    "scenario_bounds",
 ]

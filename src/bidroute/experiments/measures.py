@@ -32,3 +32,7 @@ MEASURES = (
     Measure("goodput", "goodput\nper s", "goodput", higher_is_better=True),
     Measure("preemptions", "pre-\nempted", "preemptions"),
 )
+OVER_BOUND = (
+    Measure("E2E mean over its bound", "E2E ×\nbound", "e2e_over_bound"),
+    Measure("TTFT mean over its bound", "TTFT ×\nbound", "ttft_over_bound"),
+)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bidroute.core.queue import FloatArray, IntArray
+from bidroute.experiments.measures import MEASURES, OVER_BOUND, Measure
 
 Row = dict[str, Any]
 QUANTILES: FloatArray = np.concatenate([np.linspace(0.0, 0.98, 99), np.linspace(0.982, 1.0, 10)])
@@ -99,6 +100,12 @@ class Comparison:
     def seeds(self) -> list[int]:
         """The seeds run, ascending."""
         return sorted({result.seed for result in self.results})
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """The figures that its runs have: the usual ones, and "× of the bound" where bounds were computed."""
+        bounded = all(measure.path in result.row for measure in OVER_BOUND for result in self.results)
+        return MEASURES + OVER_BOUND if bounded else MEASURES
 
     def of(self, policy: str) -> list[Result]:
         """The runs of one policy, by seed."""

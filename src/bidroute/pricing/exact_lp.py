@@ -131,16 +131,12 @@ def _columns(instance: Instance) -> list[tuple[int, int, int]]:
 
 
 def _solve(instance: Instance, *, integer: bool) -> Solution:
-    highspy, columns = _highspy(), _columns(instance)
+    highspy, columns = load_highspy(), _columns(instance)
     starts = np.zeros(instance.reward.shape)
     prices = np.zeros((2, len(instance.batch_slots), instance.periods))
     if not columns:
         return Solution(0.0, starts, prices[0], prices[1])
-    with _greeting_lock:
-        _discard_greeting(highspy)
-    solver = highspy.Highs()
-    solver.silent()
-    solver.setOptionValue("threads", 1)
+    solver = quiet_solver(highspy)
     solver.passModel(_model(highspy, instance, columns, integer))
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
@@ -183,13 +179,24 @@ def _model(highspy: ModuleType, instance: Instance, columns: list[tuple[int, int
     return model
 
 
-def _highspy() -> ModuleType:
+def load_highspy() -> ModuleType:
+    """The solver. Raises ConfigError when it is not installed."""
     try:
         import highspy
     except ImportError:
         raise ConfigError("the exact LP needs highspy; run: pip install 'bidroute[exact]'") from None
     module: ModuleType = highspy
     return module
+
+
+def quiet_solver(highspy: ModuleType) -> Any:
+    """A new solver that prints nothing and runs on one thread."""
+    with _greeting_lock:
+        _discard_greeting(highspy)
+    solver = highspy.Highs()
+    solver.silent()
+    solver.setOptionValue("threads", 1)
+    return solver
 
 
 @cache

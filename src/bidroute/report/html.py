@@ -7,7 +7,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from bidroute.experiments.measures import MEASURES
 from bidroute.experiments.results import Comparison
 from bidroute.experiments.verdict import SUBJECT, Change, Verdict, judge
 from bidroute.report.figures import distribution_figure, inside_figure, queue_figure, tradeoff_figure
@@ -95,14 +94,14 @@ def _card(change: Change) -> str:
 
 
 def _table(comparison: Comparison, colours: dict[str, str]) -> str:
-    winners = {measure.label: best_policies(comparison, measure) for measure in MEASURES}
-    heads = "".join(f"<th>{escape(measure.head).replace(chr(10), '<br>')}</th>" for measure in MEASURES)
+    winners = {measure.label: best_policies(comparison, measure) for measure in comparison.measures}
+    heads = "".join(f"<th>{escape(measure.head).replace(chr(10), '<br>')}</th>" for measure in comparison.measures)
     rows = []
     for policy in ranked(comparison):
         cells = "".join(
             f'<td class="{"best" if policy in winners[measure.label] else ""}">'
             f"{_spread_cell(comparison, policy, measure.path)}</td>"
-            for measure in MEASURES
+            for measure in comparison.measures
         )
         name = f'<td><span class="dot" style="background:{colours[policy]}"></span>{escape(policy)}</td>'
         rows.append(f'<tr class="{"subject" if policy == SUBJECT else ""}">{name}{cells}</tr>')

@@ -7,7 +7,7 @@ import math
 from rich.table import Table
 from rich.text import Text
 
-from bidroute.experiments.measures import MEASURES, Measure
+from bidroute.experiments.measures import Measure
 from bidroute.experiments.results import Comparison
 from bidroute.experiments.verdict import SUBJECT, score
 from bidroute.report.numbers import figure, spread_figure
@@ -18,12 +18,13 @@ NAME_WIDTH = 12  # what is left of a policy's name at least
 
 def comparison_table(comparison: Comparison, width: int = 100) -> Table:
     """One row per policy, best latency first; the best figure of a column in bold, ± half the range over seeds."""
-    columns = [_column(comparison, measure, show_spread=width >= SPREAD_WIDTH) for measure in MEASURES]
-    heads = [max(map(len, measure.head.split("\n"))) for measure in MEASURES]
+    measures = comparison.measures
+    columns = [_column(comparison, measure, show_spread=width >= SPREAD_WIDTH) for measure in measures]
+    heads = [max(map(len, measure.head.split("\n"))) for measure in measures]
     taken = sum(max(head, *map(len, cells.values())) + 1 for head, cells in zip(heads, columns, strict=True))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("policy", no_wrap=True, overflow="ellipsis", max_width=max(NAME_WIDTH, width - taken - 1))
-    for measure in MEASURES:
+    for measure in measures:
         table.add_column(measure.head, justify="right", no_wrap=True)
     for policy in ranked(comparison):
         name = Text(policy, style="bold cyan" if policy == SUBJECT else "")

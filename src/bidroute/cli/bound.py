@@ -1,0 +1,91 @@
+"""`bidroute bound`: what no policy can beat on these arrivals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bidroute.cli import options
+from bidroute.cli.compare import TABLE_WIDTH, check_outputs, command_line
+from bidroute.cli.progress import progress_bar
+from bidroute.experiments import ScenarioSettings, scenario_bounds
+from bidroute.experiments import settings as defaults
+from bidroute.experiments.bounding import DEFAULT_STEPS
+from bidroute.report import write_json
+from bidroute.report.numbers import figure
+from bidroute.report.sentences import fleet_phrase
+
+
+def bound_command(
+    trace: options.Trace = defaults.DEFAULT_TRACE,
+    requests: options.Requests = None,
+    skip_bad_rows: options.SkipBadRows = False,
+    speedup: options.Speedup = None,
+    devices: options.Devices = None,
+    batch_slots: options.BatchSlots = None,
+    kv_tokens: options.KvTokens = None,
+    fleet: options.FleetFile = None,
+    latency: options.Latency = defaults.DEFAULT_LATENCY,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", help="Bound seeds 0 to N-1 of a built-in workload, each drawn anew.")
+    ] = 1,
+    steps: Annotated[
+        int, typer.Option(metavar="N", help="Steps of the search for prices: more are tighter, any number is valid.")
+    ] = DEFAULT_STEPS,
+    json: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", rich_help_panel=options.OUTPUT, help="Write scenario and bounds as JSON."),
+    ] = None,
+) -> None:
+    """Lower bounds on the mean latencies that any policy could reach, even one that knows all arrivals and lengths.
+
+    Mode decode. The bound on TTFT is for policies that never preempt. docs/bounds.md has the proofs.
+
+    Examples:
+
+      bidroute bound --requests 500
+
+      bidroute bound --trace trace.csv --speedup 13 --devices 8 --json bounds.json
+    """
+    settings = ScenarioSettings(
+        trace=trace,
+        requests=requests,
+        skip_bad_rows=skip_bad_rows,
+        speedup=speedup,
+        devices=devices,
+        batch_slots=batch_slots,
+        kv_tokens=kv_tokens,
+        fleet=fleet,
+        latency=latency,
+        lengths="oracle",
+    )
+    check_outputs(trace, {"--json": json})
+    with progress_bar("bounding") as on_progress:
+        data = scenario_bounds(settings, seeds, steps, on_progress)
+    data["scenario"]["command"] = command_line()
+    _show(data)
+    if json is not None:
+        write_json(data, json)
+
+
+def _show(data: dict[str, Any]) -> None:
+    scenario = data["scenario"]
+    workload = scenario["workload"]
+    console = Console(highlight=False)
+    console.width = min(TABLE_WIDTH, console.width) if console.is_terminal else TABLE_WIDTH
+    console.print(
+        f"{workload['requests']} requests of {scenario['trace']} at ×{workload['speedup']:.4g} on "
+        f"{fleet_phrase(scenario['fleet'])}. No policy has a lower mean, in seconds:",
+        markup=False,
+    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for head in ("seed", "requests", "E2E mean", "quick bound on it", "TTFT mean, without preemption"):
+        table.add_column(head, justify="right")
+    for row in data["bounds"]:
+        figures = (figure(row[key]) for key in ("e2e_s", "quick_e2e_s", "ttft_s"))
+        table.add_row(str(row["seed"]), str(row["requests"]), *figures)
+    console.print(table)

@@ -1,0 +1,1 @@
+"""The theory of online linear programs, observed: packing instances, regret, knapsacks, convergence."""

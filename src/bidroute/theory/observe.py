@@ -1,0 +1,82 @@
+"""The experiments: each yields one row per point, so that what is finished is kept when a long one is interrupted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from bidroute.theory.knapsack import ROUNDS, chu_beasley, descend, pack
+from bidroute.theory.online import first_order, iid_requests, resolving
+from bidroute.theory.packing import solve
+
+Row = dict[str, Any]
+SIZES = (250, 500, 1000, 2000, 4000, 8000, 16_000)
+RESOURCES = 4
+WARM_STEPS = 640  # of the instance drawn alike from which a warm start takes its prices
+RESOLVES = 20  # times that the re-solving rule solves within a run
+
+
+def regret(sizes: tuple[int, ...] = SIZES, seeds: int = 10) -> Iterator[Row]:
+    """Regret against the hindsight LP by number of requests, first-order and with re-solves; mean over seeds."""
+    for items in sizes:
+        lost: list[tuple[float, float]] = []
+        for seed in range(seeds):
+            packing = iid_requests(items, RESOURCES, seed)
+            hindsight = solve(packing).value
+            online = first_order(packing), resolving(packing, max(items // RESOLVES, 1))
+            lost.append((hindsight - online[0].value(packing), hindsight - online[1].value(packing)))
+        first, solved = np.mean(lost, axis=0)
+        yield {"requests": items, "first_order": float(first), "resolving": float(solved), "seeds": seeds}
+
+
+def slope(rows: list[Row], key: str) -> float:
+    """The log-log slope of a regret over the number of requests."""
+    x, y = np.log([row["requests"] for row in rows]), np.log([max(row[key], 1e-12) for row in rows])
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def knapsacks(
+    sizes: tuple[int, ...] = (100, 250, 500),
+    rows: tuple[int, ...] = (5, 10, 30),
+    tightness: tuple[float, ...] = (0.25, 0.5, 0.75),
+    *,
+    time_limit_s: float = 20.0,
+    seed: int = 0,
+) -> Iterator[Row]:
+    """LP optimum, best whole packing that HiGHS finds in time, and ours: first-order prices, best ratio first."""
+    for items in sizes:
+        for resources in rows:
+            for tight in tightness:
+                packing = chu_beasley(items, resources, tight, seed)
+                began_s = time.perf_counter()
+                price, _ = descend(packing, ROUNDS, items, seed)
+                ours = float(packing.reward @ pack(packing, price))
+                ours_s = time.perf_counter() - began_s
+                relaxed, whole = solve(packing), solve(packing, integer=True, time_limit_s=time_limit_s)
+                yield {
+                    **{"items": items, "resources": resources, "tightness": tight, "lp": relaxed.value},
+                    **{"integer": whole.value, "integer_bound": whole.bound, "ours": ours, "dual": packing.dual(price)},
+                    **{"gap": 1.0 - ours / relaxed.value, "gap_to_integer": 1.0 - ours / whole.value},
+                    "seconds": ours_s,
+                }
+
+
+def convergence(
+    rounds: tuple[int, ...] = (10, 40, 160, 640), draws: tuple[int, ...] = (8, 32, 128), seeds: int = 5
+) -> Iterator[Row]:
+    """How far the dual at first-order prices is above the LP, by steps K and samples per step |M|, cold, and warm from
+    the prices of an instance drawn alike; mean of seeds, as a fraction."""
+    items = 500
+    for steps in rounds:
+        for count in draws:
+            cold, warm = [], []
+            for seed in range(seeds):
+                packing, other = (chu_beasley(items, RESOURCES, 0.5, seed + 1000 * k) for k in range(2))
+                optimum = solve(packing).value
+                start, _ = descend(other, WARM_STEPS, items, seed)
+                cold.append(descend(packing, steps, count, seed)[1][-1] / optimum - 1.0)
+                warm.append(descend(packing, steps, count, seed, start, WARM_STEPS)[1][-1] / optimum - 1.0)
+            yield {"steps": steps, "samples": count, "cold": float(np.mean(cold)), "warm": float(np.mean(warm))}

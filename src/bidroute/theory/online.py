@@ -1,0 +1,72 @@
+"""Online packing: items come one by one and are taken or left for good, by prices that are learned on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bidroute.core.queue import BoolArray, FloatArray
+from bidroute.theory.packing import Packing, solve
+
+
+@dataclass(frozen=True, slots=True)
+class Online:
+    """`taken` bool[n]; `price` float64[m] at the end."""
+
+    taken: BoolArray
+    price: FloatArray
+
+    def value(self, packing: Packing) -> float:
+        """What was earned."""
+        return float(packing.reward @ self.taken)
+
+
+def first_order(packing: Packing, start: FloatArray | None = None) -> Online:
+    """One projected subgradient step per item: p ← max(0, p + η (use − capacity left per item left)), η = scale/√n.
+
+    Rows are fractions of capacity and prices are in units of reward, as in the router.
+    """
+    return _run(packing, 0, start)
+
+
+def resolving(packing: Packing, every: int) -> Online:
+    """First-order steps until `every` items have come; then, every `every` items, the prices of the LP of the past for
+    the capacity that is left, held until the next."""
+    return _run(packing, every, None)
+
+
+def _run(packing: Packing, every: int, start: FloatArray | None) -> Online:
+    rows, items = packing.use.shape
+    share = packing.use / packing.capacity[:, None]
+    left = np.ones(rows)
+    scale = float(packing.reward.sum() / share.sum())
+    step = scale * np.sqrt(items) / rows
+    price = np.zeros(rows) if start is None else start.copy()
+    taken = np.zeros(items, dtype=np.bool_)
+    for item in range(items):
+        if every and item and item % every == 0:
+            price = _price_of_past(packing, share, left, item)
+        wanted = packing.reward[item] > price @ share[:, item]
+        taken[item] = wanted and bool(np.all(share[:, item] <= left))
+        target = left / (items - item)
+        if taken[item]:
+            left = left - share[:, item]
+        if every and item >= every:
+            continue
+        price = np.maximum(price + step * (wanted * share[:, item] - target), 0.0)
+    return Online(taken, price)
+
+
+def _price_of_past(packing: Packing, share: FloatArray, left: FloatArray, item: int) -> FloatArray:
+    """Prices of the past's items, had they the capacity per item that the coming ones have."""
+    items = len(packing.reward)
+    capacity = np.maximum(left * item / (items - item), 1e-12)
+    return solve(Packing(packing.reward[:item], share[:, :item], capacity)).price
+
+
+def iid_requests(items: int, rows: int, seed: int) -> Packing:
+    """Requests drawn alike: uses uniform on [0.5, 1.5], rewards on [0, 2], capacity for half of them."""
+    random = np.random.default_rng(seed)
+    use = random.uniform(0.5, 1.5, (rows, items))
+    return Packing(random.uniform(0.0, 2.0, items), use, np.full(rows, 0.5 * items))

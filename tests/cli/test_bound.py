@@ -1,0 +1,41 @@
+import json
+from functools import partial
+
+from bidroute.cli import main
+from bidroute.experiments import scenario_bounds
+
+SMALL = ["--requests", "40", "--kv-tokens", "20000", "--devices", "2"]
+
+
+def test_bounds_are_shown_and_written(tmp_path, capsys):
+    file = tmp_path / "bounds.json"
+    assert main(["bound", *SMALL, "--steps", "2", "--json", str(file)]) == 0
+    data = json.loads(file.read_text())
+    (row,) = data["bounds"]
+    assert 0 < row["quick_e2e_s"] <= row["e2e_s"]
+    assert row["requests"] == 40
+    output = capsys.readouterr().out
+    assert max(map(len, output.splitlines())) <= 100
+    assert "No policy has a lower mean" in output.replace("\n", " ")
+
+
+def test_compare_shows_multiples_of_the_bound(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("bidroute.cli.compare.scenario_bounds", partial(scenario_bounds, steps=2))
+    file = tmp_path / "out.json"
+    run = ["--policies", "round_robin,fifo", "--seeds", "1", "--jobs", "1", "--bound", "--json", str(file)]
+    assert main(["compare", *SMALL, *run]) == 0
+    assert all(row["e2e_over_bound"] >= 1.0 for row in json.loads(file.read_text())["results"])
+    assert "bound" in capsys.readouterr().out
+
+
+def test_other_modes_have_no_bound(capsys):
+    assert main(["compare", *SMALL, "--bound", "--mode", "aggregated"]) == 2
+    assert "mode decode only" in capsys.readouterr().err
+
+
+def test_the_theory_is_observed(tmp_path, capsys):
+    file = tmp_path / "theory.json"
+    assert main(["theory", "--quick", "--part", "knapsacks", "--json", str(file)]) == 0
+    assert len(json.loads(file.read_text())["knapsacks"]) == 3
+    assert main(["theory", "--part", "nonsense"]) == 2
+    assert "choose from: regret, knapsacks, convergence, all" in capsys.readouterr().err
