@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Annotated, cast
 
@@ -38,7 +38,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_COMMANDS = {
+_COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare_command,
     "explain": explain_command,
     "bound": bound_command,
