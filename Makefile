@@ -49,6 +49,7 @@ soak: $(VENV)/.installed-dev  ## 10 000 requests over ten workers while everythi
 # torch's CPU build is asked for where pip looks anyway, then at its own index; all the rest comes from the first only.
 $(VLLM_VENV)/.installed: tests/vllm/requirements.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v[:2] in ((3, 11), (3, 12)) else "vLLM needs Python 3.11 or 3.12 here, this is %d.%d; run: make PYTHON=python3.12 test-vllm" % v[:2])'
+	@$(PYTHON) -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || { echo "vLLM needs libnuma (on Debian: apt-get install libnuma1)" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VLLM_VENV)
 	torch=$$(grep '^torch==' $<); pip="$(VLLM_VENV)/bin/pip install --quiet --no-deps"; \
 	{ $$pip "$$torch" 2>/dev/null || $$pip --index-url $(TORCH_CPU) "$$torch"; } && $$pip -r $< || \
