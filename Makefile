@@ -39,17 +39,21 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed-dev
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -rs
 
 test: lint types unit  ## lint, types and all the tests
 
 soak: $(VENV)/.installed-dev  ## 10 000 requests over ten workers while everything breaks; takes minutes
 	$(BIN)/python -m tests.soak
 
+# torch's CPU build is asked for where pip looks anyway, then at its own index; all the rest comes from the first only.
 $(VLLM_VENV)/.installed: tests/vllm/requirements.txt
-	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/pip install --quiet --no-deps -r $< || \
-	$(VLLM_VENV)/bin/pip install --quiet --no-deps --extra-index-url $(TORCH_CPU) -r $<
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v[:2] in ((3, 11), (3, 12)) else "vLLM needs Python 3.11 or 3.12 here, this is %d.%d; run: make PYTHON=python3.12 test-vllm" % v[:2])'
+	@$(PYTHON) -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || { echo "vLLM needs libnuma (on Debian: apt-get install libnuma1)" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VLLM_VENV)
+	torch=$$(grep '^torch==' $<); pip="$(VLLM_VENV)/bin/pip install --quiet --no-deps"; \
+	{ $$pip "$$torch" 2>/dev/null || $$pip --index-url $(TORCH_CPU) "$$torch"; } && $$pip -r $< || \
+	{ echo "vLLM could not be installed, so nothing was tested on real engines: see what pip says above." >&2; exit 1; }
 	@touch $@
 
 # Makes an environment with vLLM (2 GB), or uses the one whose python is named by BIDROUTE_VLLM_PYTHON.

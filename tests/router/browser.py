@@ -59,7 +59,7 @@ class Page:
         number = next(self._ids)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": params})
-        news = await asyncio.wait_for(answer, 20)
+        news = await asyncio.wait_for(answer, 60)
         assert "error" not in news, news
         return news["result"]
 
@@ -71,14 +71,14 @@ class Page:
 
     async def until(self, script: str) -> None:
         """Wait until an expression is true in the page."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await self.run(script):
                 await asyncio.sleep(0.05)
 
     async def open(self, url: str) -> None:
         self._loaded.clear()
         await self.call("Page.navigate", url=url)
-        await asyncio.wait_for(self._loaded.wait(), 20)
+        await asyncio.wait_for(self._loaded.wait(), 60)
 
     async def scheme(self, name: str) -> None:
         """What the user's system prefers: light or dark."""
@@ -122,7 +122,7 @@ async def open_page(width: int = 1440, height: int = 1000) -> AsyncIterator[Page
 
 
 async def _port(file: Path) -> int:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not (file.exists() and file.read_text().strip()):
             await asyncio.sleep(0.05)
     return int(file.read_text().splitlines()[0])

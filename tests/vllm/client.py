@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 
 PATH = "/v1/completions"
+PATIENCE_S = 120.0  # for what comes in a moment, unless the machine has much other work
 
 
 def completion(prompt_tokens: int, output_tokens: int, **more: Any) -> dict[str, Any]:
@@ -24,8 +25,8 @@ def completion(prompt_tokens: int, output_tokens: int, **more: Any) -> dict[str,
 class Streamed:
     """A stream as a client saw it: its JSON events, and whether it ended with `[DONE]`."""
 
-    status: int
-    worker: str
+    status: int = 0
+    worker: str = ""
     events: list[dict[str, Any]] = field(default_factory=list)
     done: bool = False
 
@@ -46,11 +47,12 @@ async def events_of(answer: aiohttp.ClientResponse) -> AsyncIterator[str]:
 
 
 async def stream(
-    session: aiohttp.ClientSession, url: str, body: dict[str, Any], path: str = PATH, **headers: str
+    session: aiohttp.ClientSession, url: str, body: dict[str, Any], path: str = PATH, seen: Streamed | None = None
 ) -> Streamed:
-    """Read a stream to its end, however that is."""
-    async with session.post(url + path, json=body | {"stream": True}, headers=headers) as answer:
-        seen = Streamed(answer.status, answer.headers.get("x-bidroute-worker", ""))
+    """Read a stream to its end, however that is; `seen` grows as it comes."""
+    seen = seen or Streamed()
+    async with session.post(url + path, json=body | {"stream": True}) as answer:
+        seen.status, seen.worker = answer.status, answer.headers.get("x-bidroute-worker", "")
         async for data in events_of(answer):
             if data == "[DONE]":
                 seen.done = True
@@ -106,7 +108,7 @@ async def prompt_tokens_by_source(session: aiohttp.ClientSession, url: str) -> d
     return {source: float(tokens) for source, tokens in rows}
 
 
-async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float, what: str) -> None:
+async def until(holds: Callable[[], Awaitable[bool]], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Wait until it holds. Raises AssertionError."""
     end_s = asyncio.get_running_loop().time() + timeout_s
     while not await holds():

@@ -1,13 +1,17 @@
 """Real vLLM engines and a router, started once for the whole suite (see Makefile: test-vllm)."""
 
 import os
+import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from bidroute.router.settings import RouterSettings
+from bidroute.router.warm_up import compile_kernels
 from tests.vllm.processes import (
     CONSUMER,
     KV_LEASE_S,
@@ -15,8 +19,10 @@ from tests.vllm.processes import (
     PRODUCER,
     SMALL,
     SPECS,
+    STALL_S,
     Router,
     VllmWorker,
+    warm_up_pair,
 )
 
 PYTHON = "BIDROUTE_VLLM_PYTHON"
@@ -52,6 +58,15 @@ def python() -> str:
     return path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def prepared() -> None:
+    """Before there are engines: who ends the suite ends them as well, and the router's kernels are compiled, which
+    takes minutes where engines need the same few cores."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for policy in ("bid_price", "fifo+safety"):
+        compile_kernels(RouterSettings(policy=policy))
+
+
 @pytest.fixture(scope="session")
 def model(folder: Path, python: str) -> Path:
     path = folder / "tiny"
@@ -62,7 +77,8 @@ def model(folder: Path, python: str) -> Path:
 @pytest.fixture(scope="session")
 def workers(folder: Path, python: str, model: Path) -> Iterator[list[VllmWorker]]:
     """Three unlike engines: fast, middle, small."""
-    yield from _up([VllmWorker(spec, python, model, folder) for spec in SPECS])
+    with _up([VllmWorker(spec, python, model, folder) for spec in SPECS]) as fleet:
+        yield fleet
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +86,20 @@ def pair(folder: Path, python: str, model: Path) -> Iterator[list[VllmWorker]]:
     """An engine that only processes prompts, and one that fetches their KV from it."""
     if subprocess.run([python, "-c", "import nixl"], check=False).returncode:
         pytest.fail(f"no nixl beside vllm; run: {python} -m pip install --no-deps nixl nixl-cu12")
-    yield from _up([VllmWorker(spec, python, model, folder) for spec in (PRODUCER, CONSUMER)])
+    with _up([VllmWorker(spec, python, model, folder) for spec in (PRODUCER, CONSUMER)]) as fleet:
+        warm_up_pair(*fleet)
+        yield fleet
 
 
+@contextmanager
 def _up(fleet: list[VllmWorker]) -> Iterator[list[VllmWorker]]:
     try:
         for worker in fleet:
             worker.start()
         for worker in fleet:
             worker.await_start(f"{worker.url}/health")
+        for worker in fleet:
+            worker.warm_up()
         yield fleet
     finally:
         for worker in fleet:
@@ -97,7 +118,7 @@ def router(folder: Path, workers: list[VllmWorker]) -> Iterator[Router]:
 def lone_router(folder: Path, workers: list[VllmWorker]) -> Iterator[Router]:
     """In front of the small engine only, with short limits."""
     small = {"url": workers[-1].url, "name": SMALL.name, "batch_slots": SMALL.slots}
-    http = {"stall_timeout_s": 2.0, "trusted_hints": ["x-request-deadline-ms"]}
+    http = {"stall_timeout_s": STALL_S, "drain_s": 300.0, "trusted_hints": ["x-request-deadline-ms"]}
     yield from _running(Router(folder, "lone", workers=[small], max_waiting=LONE_QUEUE, http=http), 1)
 
 
@@ -119,6 +140,6 @@ def pair_router(folder: Path, pair: list[VllmWorker]) -> Iterator[Router]:
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    timeout = aiohttp.ClientTimeout(total=120.0)
+    timeout = aiohttp.ClientTimeout(total=600.0)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as opened:
         yield opened

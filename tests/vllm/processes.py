@@ -20,7 +20,9 @@ from bidroute.replay.processes import free_port
 HERE = Path(__file__).parent
 MODEL_TOKENS, BLOCK = 1024, 32
 LONE_QUEUE = 4  # requests that may wait in the router of the small engine
-START_S = 300.0  # three engines on two cores need 40
+STALL_S = 5.0  # and how long an engine may be silent there in the middle of an answer
+START_S = 900.0  # three engines on two idle cores need 40
+END_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,9 @@ FAST = Spec("fast", "15,0.3,0.02,0.001", 16, 256, True)
 MIDDLE = Spec("middle", "25,0.5,0.04,0.002", 8, 64, True)
 SMALL = Spec("small", "40,1.0,0.08,0.004", 4, 32, False)
 SPECS = (FAST, MIDDLE, SMALL)
-KV_LEASE_S = 10  # a producer's; 30 by default
+KV_LEASE_S = 20  # a producer's; 30 by default
 PRODUCER = Spec("producer", "15,0.3,0.02,0.001", 8, 256, True, "kv_producer")
-CONSUMER = Spec("consumer", "15,0.3,0.02,0.001", 4, 200, True, "kv_consumer")
+CONSUMER = Spec("consumer", "30,0.3,0.02,0.001", 4, 200, True, "kv_consumer")
 
 
 def answers(url: str) -> bool:
@@ -91,7 +93,7 @@ class Process:
             self.signal(number)
             if number != signal.SIGCONT:
                 try:
-                    self.ended(10.0)
+                    self.ended(END_S)
                 except (subprocess.TimeoutExpired, AssertionError):
                     continue
                 return
@@ -142,6 +144,41 @@ class VllmWorker(Process):
         command = [python, "-m", "vllm.entrypoints.openai.api_server", *pairs, *switches]
         command.append("--disable-uvicorn-access-log")
         super().__init__(command, _worker_environment(spec, folder), folder / f"{spec.name}.log")
+
+    def complete(self, output_tokens: int, **more: Any) -> dict[str, Any]:
+        """Its answer to a small request. Raises urllib.error.HTTPError."""
+        body = {"model": "tiny", "prompt": "p" * BLOCK, "max_tokens": output_tokens, "ignore_eos": True} | more
+        request = urllib.request.Request(
+            f"{self.url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=START_S) as answer:
+            whole: dict[str, Any] = json.load(answer)
+            return whole
+
+    def warm_up(self) -> None:
+        """Let it do for the first time what takes it long then, on a busy machine longer than a router would wait: the
+        first request imports what later ones use, and before vLLM tells its slots it looks over the whole machine."""
+        self.complete(2)
+        if self.spec.tells_slots:
+            with urllib.request.urlopen(f"{self.url}/server_info?config_format=json", timeout=START_S):
+                pass
+
+
+def warm_up_pair(producer: VllmWorker, consumer: VllmWorker) -> None:
+    """Let the consumer make itself known to the producer, which fails, and its request with it, where that takes 5 s.
+
+    Returns when the producer holds nothing any more.
+    """
+    asked = {"do_remote_decode": True, "do_remote_prefill": False}
+    end_s = time.monotonic() + START_S
+    while True:
+        params = producer.complete(1, kv_transfer_params=asked)["kv_transfer_params"]
+        try:
+            consumer.complete(2, kv_transfer_params=params)
+            break
+        except urllib.error.HTTPError:
+            assert time.monotonic() < end_s, f"no KV was handed over; see {consumer.log}"
+            time.sleep(KV_LEASE_S + 1.0)
 
 
 def _worker_environment(spec: Spec, folder: Path) -> dict[str, str]:
