@@ -144,3 +144,11 @@ def test_iterations_that_take_no_time_are_refused() -> None:
     free = Scenario(scenario().workload, (Device("a", 4, 50_000),), affine_decode(0.0, 1e-3, 0.0))
     with pytest.raises(ConfigError, match="expected A above 0"):
         problem_of(free)
+
+
+def test_where_full_batches_are_slow_the_priced_bound_is_well_above_the_quick_one() -> None:
+    """One device at its capacity with slots for 64: its iterations take 9 ms when full, 6 ms when empty."""
+    workload = load_trace("builtin:azure-conv-like", requests=120, seed=0).sped_up(5.0)
+    device = Device("a", 64, 100_000)
+    found = lower_bounds(problem_of(Scenario(workload, (device,), affine_decode(0.006, 5e-5, 5.086e-8))), steps=60)
+    assert found.e2e_s > 1.3 * found.quick_e2e_s
