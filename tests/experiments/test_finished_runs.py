@@ -2,11 +2,12 @@ import json
 
 import pytest
 
-from bidroute.errors import ConfigError
+from bidroute.errors import BidrouteError, ConfigError
 from bidroute.experiments import ScenarioSettings, finished_runs
 from bidroute.experiments.comparison import run_task
-from bidroute.experiments.finished_runs import digest_of, read_journal, run_noted
+from bidroute.experiments.finished_runs import SentTask, digest_of, read_journal, run_noted, run_sent
 from bidroute.experiments.scenario import prepare
+from bidroute.experiments.workers import local_crew
 
 
 def tasks(policies=("round_robin", "join_shortest_queue"), **changes):
@@ -14,16 +15,29 @@ def tasks(policies=("round_robin", "join_shortest_queue"), **changes):
     return [run_task(experiment, policy, 0) for policy in policies]
 
 
+def noted(some, journal, on_progress=None, jobs=1):
+    with local_crew(jobs) as crew:
+        return run_noted(some, crew, journal, on_progress)
+
+
 def test_a_second_command_takes_what_the_journal_has(tmp_path, monkeypatch):
     journal, told = tmp_path / "runs.jsonl", []
-    rows = run_noted(tasks(), 1, journal, lambda *one: told.append(one))
+    rows = noted(tasks(), journal, lambda *one: told.append(one))
     assert told == [(1, 2, "round_robin, seed 0"), (2, 2, "join_shortest_queue, seed 0")]
     assert [json.loads(line)["policy"] for line in journal.read_text().splitlines()] == [
         "round_robin",
         "join_shortest_queue",
     ]
     monkeypatch.setattr(finished_runs, "run", None)  # nothing may run again
-    assert run_noted(tasks()[::-1], 1, journal) == rows[::-1]
+    told.clear()
+    assert noted(tasks()[::-1], journal, lambda *one: told.append(one)) == rows[::-1]
+    assert told == [(2, 2, "from the journal")]
+
+
+def test_over_processes_the_journal_is_the_same(tmp_path):
+    alone, several = tmp_path / "alone.jsonl", tmp_path / "several.jsonl"
+    assert noted(tasks(), alone) == noted(tasks(), several, jobs=2)
+    assert read_journal(alone) == read_journal(several)
 
 
 def test_an_interrupt_loses_nothing_that_is_finished(tmp_path, monkeypatch):
@@ -37,24 +51,24 @@ def test_an_interrupt_loses_nothing_that_is_finished(tmp_path, monkeypatch):
 
     monkeypatch.setattr(finished_runs, "run", stops_after_one)
     with pytest.raises(KeyboardInterrupt):
-        run_noted(tasks(), 1, journal)
+        noted(tasks(), journal)
     assert len(read_journal(journal)) == 1
 
 
 def test_what_is_asked_twice_runs_once(tmp_path):
     journal = tmp_path / "runs.jsonl"
-    first, second = run_noted(tasks(("round_robin", "round_robin")), 1, journal)
+    first, second = noted(tasks(("round_robin", "round_robin")), journal)
     assert first == second
     assert len(journal.read_text().splitlines()) == 1
 
 
 def test_a_torn_line_counts_as_not_there(tmp_path):
     journal = tmp_path / "runs.jsonl"
-    rows = run_noted(tasks(), 1, journal)
+    rows = noted(tasks(), journal)
     text = journal.read_text()
     journal.write_text(text[:-20])
     assert len(read_journal(journal)) == 1
-    assert run_noted(tasks(), 1, journal) == rows
+    assert noted(tasks(), journal) == rows
     assert len(read_journal(journal)) == 2
 
 
@@ -66,11 +80,23 @@ def test_what_figures_depend_on_makes_another_run():
     assert len(digests | {plain}) == len(others) + 2
 
 
-def test_a_file_that_is_no_journal_is_left_alone(tmp_path):
+def test_other_code_is_not_mixed_in(tmp_path, monkeypatch):
+    with pytest.raises(BidrouteError, match="another version of bidroute"):
+        run_sent(SentTask(tasks()[0], "other"))
+    plain = digest_of(tasks()[0])
+    monkeypatch.setattr(finished_runs, "code_fingerprint", lambda: "other code")
+    assert digest_of(tasks()[0]) != plain
+
+
+@pytest.mark.parametrize("content", ["buy milk\ncall mum\n", "hello", '{"a": 1}\n', "[1]\n"])
+def test_a_file_that_is_no_journal_is_left_alone(tmp_path, content):
     path = tmp_path / "notes.txt"
-    path.write_text("buy milk\ncall mum\n")
+    path.write_text(content)
     with pytest.raises(ConfigError, match="has no finished runs in it"):
-        run_noted(tasks(), 1, path)
-    assert path.read_text() == "buy milk\ncall mum\n"
+        noted(tasks(), path)
+    assert path.read_text() == content
+
+
+def test_a_folder_is_no_journal(tmp_path):
     with pytest.raises(ConfigError, match=r"journal .*: Is a directory"):
-        run_noted(tasks(), 1, tmp_path)
+        noted(tasks(), tmp_path)

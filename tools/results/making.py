@@ -17,7 +17,7 @@ from typing import Any
 
 from bidroute.cli import main
 from bidroute.experiments.benchmarks import machine
-from bidroute.experiments.frontier.journal import code_fingerprint
+from bidroute.experiments.finished_runs import code_fingerprint
 from tools.results.sections import AZURE_CONV, FLEETS, Command, Section
 
 MANIFEST = "manifest.json"

@@ -11,7 +11,7 @@ from rich.console import Console
 from bidroute.cli import options
 from bidroute.cli.compare import TABLE_WIDTH, check_outputs, command_line
 from bidroute.cli.progress import progress_bar
-from bidroute.cli.sweep import RUNS, SEARCH, Jobs, JournalFile, Knobs, Ray, SearchSeed, going_on_later
+from bidroute.cli.sweep import SEARCH, Knobs, Ray, SearchSeed
 from bidroute.experiments import ScenarioSettings, cores
 from bidroute.experiments import settings as defaults
 from bidroute.experiments.frontier.goals import GOAL_FORM, GOAL_MEASURES, parse_goal
@@ -23,6 +23,8 @@ from bidroute.report.recommendations import (
     recommendation_table,
     recommended_options,
 )
+
+JOURNAL = Path("bidroute-recommend.jsonl")
 
 
 def recommend_command(
@@ -60,13 +62,13 @@ def recommend_command(
         int,
         typer.Option(
             metavar="N",
-            rich_help_panel=RUNS,
+            rich_help_panel=options.RUNS,
             help="Run every setting on seeds 0 to N-1; limits must hold for each of them.",
         ),
     ] = DEFAULT_SEEDS,
-    jobs: Jobs = None,
+    jobs: options.Jobs = None,
     ray: Ray = None,
-    journal: JournalFile = None,
+    journal: options.JournalOption = JOURNAL,
     json: Annotated[
         Path | None,
         typer.Option(metavar="FILE", rich_help_panel=options.OUTPUT, help="Write the recommendation as JSON."),
@@ -107,7 +109,7 @@ def recommend_command(
         slo=slo,
     )
     check_outputs(trace, {"--json": json, "--journal": journal})
-    with going_on_later(), progress_bar("searching") as on_progress:
+    with progress_bar("searching") as on_progress, options.resumable(journal):
         advice = recommend(
             settings,
             wanted,

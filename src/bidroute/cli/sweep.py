@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +24,7 @@ from bidroute.report.frontier_tables import front_sentence, front_table, hidden_
 from bidroute.report.sentences import scenario_phrase
 
 SEARCH = "Search"
-RUNS = "Runs"
+JOURNAL = Path("bidroute-sweep.jsonl")
 
 Knobs = Annotated[
     list[str] | None,
@@ -42,31 +40,15 @@ Knobs = Annotated[
 SearchSeed = Annotated[
     int, typer.Option(metavar="N", min=0, rich_help_panel=SEARCH, help="The seed of the search's own draws.")
 ]
-Jobs = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", show_default=False, rich_help_panel=RUNS, help="Processes to run on. Not given: all cores."
-    ),
-]
 Ray = Annotated[
     str | None,
     typer.Option(
         "--ray",
         metavar="ADDRESS",
         show_default=False,
-        rich_help_panel=RUNS,
+        rich_help_panel=options.RUNS,
         help="Run on this Ray cluster instead: auto, HOST:PORT, ray://HOST:PORT, or local for one of this machine "
         "(pip install 'bidroute\\[ray]'; the same bidroute on every machine).",
-    ),
-]
-JournalFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        show_default=False,
-        rich_help_panel=RUNS,
-        help="Where finished runs are kept, to be picked up again by the same command. Not given: a file in this "
-        "folder, named after the scenario.",
     ),
 ]
 
@@ -112,11 +94,11 @@ def sweep_command(
         typer.Option(metavar="a,b,c", rich_help_panel=SEARCH, help="Other policies, to compare with."),
     ] = ",".join(BASELINES),
     seeds: Annotated[
-        int, typer.Option(metavar="N", rich_help_panel=RUNS, help="Run every setting on seeds 0 to N-1.")
+        int, typer.Option(metavar="N", rich_help_panel=options.RUNS, help="Run every setting on seeds 0 to N-1.")
     ] = DEFAULT_SEEDS,
-    jobs: Jobs = None,
+    jobs: options.Jobs = None,
     ray: Ray = None,
-    journal: JournalFile = None,
+    journal: options.JournalOption = JOURNAL,
     json: Annotated[
         Path | None,
         typer.Option(metavar="FILE", rich_help_panel=options.OUTPUT, help="Write every point as JSON."),
@@ -160,7 +142,7 @@ def sweep_command(
     )
     check_outputs(trace, {"--json": json, "--html": html, "--journal": journal})
     chosen = SearchSettings(knob, search, points, search_seed, [name for name in baselines.split(",") if name.strip()])
-    with going_on_later(), progress_bar("sweeping") as on_progress:
+    with progress_bar("sweeping") as on_progress, options.resumable(journal):
         swept = sweep(
             settings,
             chosen,
@@ -177,16 +159,6 @@ def sweep_command(
     if html is not None:
         write_sweep_html(swept, html)
         typer.echo(f"chart: {options.shown(html)}")
-
-
-@contextmanager
-def going_on_later() -> Iterator[None]:
-    """When the block is interrupted, say that nothing finished is lost."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("finished runs are kept: the same command goes on from here", err=True)
-        raise
 
 
 def _show(swept: Sweep) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -13,8 +12,8 @@ from bidroute.experiments.describe import describe
 from bidroute.experiments.results import Comparison, Result
 from bidroute.experiments.scenario import prepare
 from bidroute.experiments.settings import ScenarioSettings
+from bidroute.experiments.workers import Progress
 
-Progress = Callable[[int, int, str], None]
 DEFAULT_STEPS = 150
 
 

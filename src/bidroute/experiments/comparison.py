@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from bidroute.errors import ConfigError
 from bidroute.experiments import warm_up
@@ -14,7 +14,7 @@ from bidroute.experiments.run import RunTask, run
 from bidroute.experiments.scenario import Experiment, prepare
 from bidroute.experiments.settings import ScenarioSettings
 from bidroute.experiments.verdict import SUBJECT
-from bidroute.experiments.workers import run_all
+from bidroute.experiments.workers import Progress, run_all
 from bidroute.policies import PolicySettings, Timing, build_policy, compared_names, policy_names
 
 DEFAULT_SEEDS = 3
@@ -31,7 +31,6 @@ DEFAULT_POLICIES = (
     SUBJECT,
 )
 TIMELINE_POINTS = 300
-Progress = Callable[[int, int, str], None]
 
 
 def compare(

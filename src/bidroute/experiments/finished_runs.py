@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,64 +18,70 @@ from typing import Any
 
 import bidroute
 from bidroute.core.queue import FloatArray
-from bidroute.errors import ConfigError
-from bidroute.experiments import warm_up
+from bidroute.errors import BidrouteError, ConfigError
 from bidroute.experiments.results import Row
 from bidroute.experiments.run import RunTask, run
-from bidroute.experiments.workers import run_all
+from bidroute.experiments.workers import Crew, Progress
 from bidroute.simulator import Scenario
 
 _ROOMS = ("core", "lengths", "policies", "pricing", "simulator")  # the code that decides what a run gives
+_BEGINNING = '{"run": "'  # of every line of a journal
 _OF_THE_MACHINE = ("decision_us", "wall_s", "cpu_s")  # figures that differ from run to run
 
 
 @dataclass(frozen=True, slots=True)
-class NotedTask:
-    """A run, by what it is found again, and the journal to note it in (None: nowhere)."""
+class SentTask:
+    """A run as it goes to another process or machine; `code` is that of who sends it."""
 
-    digest: str
     task: RunTask
-    journal: Path | None
+    code: str
 
 
 def run_noted(
-    tasks: Sequence[RunTask],
-    jobs: int,
-    journal: Path | None = None,
-    on_progress: Callable[[int, int, str], None] | None = None,
+    tasks: Sequence[RunTask], crew: Crew, journal: Path | None = None, on_progress: Progress | None = None
 ) -> list[Row]:
     """The rows of the tasks, in order. What the journal has is not run again, and what is asked twice runs once.
 
     Raises ConfigError where the journal cannot be written, or is none.
     """
-    known = {} if journal is None else read_journal(journal)
     digests = [digest_of(task) for task in tasks]
     wanted = dict(zip(digests, tasks, strict=True))
-    missing = [NotedTask(digest, task, journal) for digest, task in wanted.items() if digest not in known]
-    done = len(wanted) - len(missing)
-
-    def ended(noted: NotedTask) -> None:
-        nonlocal done
-        done += 1
-        if on_progress is not None:
-            on_progress(done, len(wanted), f"{noted.task.policy}, seed {noted.task.seed}")
-
-    rows = run_all(_run_and_note, missing, jobs, ended, before=warm_up.PARTS)
-    known |= {noted.digest: row for noted, row in zip(missing, rows, strict=True)}
+    with _opened(journal) as (known, note):
+        missing = [digest for digest in wanted if digest not in known]
+        done = len(wanted) - len(missing)
+        if done and on_progress is not None:
+            on_progress(done, len(wanted), "from the journal")
+        for place, row in crew.each(run_sent, [SentTask(wanted[digest], code_fingerprint()) for digest in missing]):
+            task = wanted[missing[place]]
+            known[missing[place]] = row
+            note({"run": missing[place], "policy": task.policy, "seed": task.seed, "row": row})
+            done += 1
+            if on_progress is not None:
+                on_progress(done, len(wanted), f"{task.policy}, seed {task.seed}")
     return [known[digest] for digest in digests]
 
 
-def _run_and_note(noted: NotedTask) -> Row:
-    """Run, and append the row: one write to the end of the file, which no other process's can cut in two."""
-    row = {name: value for name, value in run(noted.task).row.items() if name not in _OF_THE_MACHINE}
-    if noted.journal is not None:
-        line = {"run": noted.digest, "policy": noted.task.policy, "seed": noted.task.seed, "row": row}
-        stream = os.open(noted.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        try:
-            os.write(stream, (json.dumps(line, allow_nan=False) + "\n").encode())
-        finally:
-            os.close(stream)
-    return row
+def run_sent(sent: SentTask) -> Row:
+    """The row of a run, without what differs from run to run. Raises BidrouteError on a machine with other code."""
+    if sent.code != code_fingerprint():
+        raise BidrouteError("a machine of the cluster has another version of bidroute; install the same everywhere")
+    return {name: value for name, value in run(sent.task).row.items() if name not in _OF_THE_MACHINE}
+
+
+@contextmanager
+def _opened(path: Path | None) -> Iterator[tuple[dict[str, Row], Callable[[dict[str, Any]], None]]]:
+    """The rows of a journal by digest, and how to note a line, on disk when that returns; without one, nowhere."""
+    if path is None:
+        yield {}, lambda line: None
+        return
+    known = read_journal(path)
+    with path.open("a", encoding="utf-8") as stream:
+
+        def note(line: dict[str, Any]) -> None:
+            stream.write(json.dumps(line, allow_nan=False) + "\n")
+            stream.flush()
+
+        yield known, note
 
 
 def read_journal(path: Path) -> dict[str, Row]:
@@ -84,16 +90,15 @@ def read_journal(path: Path) -> dict[str, Row]:
         with path.open("a+", encoding="utf-8") as stream:
             stream.seek(0)
             text = stream.read()
+            if text and not text.startswith(_BEGINNING):
+                raise ConfigError(f"journal {path}: it has no finished runs in it; name another with --journal")
             if text and not text.endswith("\n"):  # the machine stopped in the middle of a line
                 stream.write("\n")
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or "no text"
         raise ConfigError(f"journal {path}: {reason}; name another with --journal") from None
     lines = [_parsed(line) for line in text.splitlines()]
-    rows = {line["run"]: line["row"] for line in lines if line is not None}
-    if lines and not rows and len(lines) > 1:
-        raise ConfigError(f"journal {path}: it has no finished runs in it; name another with --journal")
-    return rows
+    return {line["run"]: line["row"] for line in lines if line is not None}
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

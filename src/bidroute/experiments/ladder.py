@@ -17,7 +17,8 @@ import numpy as np
 
 from bidroute.core.queue import FloatArray
 from bidroute.errors import ConfigError
-from bidroute.experiments.comparison import DEFAULT_SEEDS, Progress
+from bidroute.experiments import warm_up
+from bidroute.experiments.comparison import DEFAULT_SEEDS
 from bidroute.experiments.finished_runs import run_noted
 from bidroute.experiments.load import held_tokens
 from bidroute.experiments.measures import Measure
@@ -27,6 +28,7 @@ from bidroute.experiments.scenario import Experiment, prepare
 from bidroute.experiments.settings import DEFAULT_BATCH_SLOTS, ScenarioSettings
 from bidroute.experiments.variations import at_load
 from bidroute.experiments.verdict import TIE
+from bidroute.experiments.workers import Progress, local_crew
 from bidroute.traces import SYNTHETIC
 
 DEFAULT_TRACES = tuple(f"builtin:{name}" for name in SYNTHETIC)
@@ -166,7 +168,8 @@ def climb(
     ]
     experiments = [_experiment(settings, *place) for place in places]
     tasks = [_tasks(settings, experiment) for experiment in experiments]
-    rows = iter(run_noted([task for some in tasks for task in some], jobs, journal, on_progress))
+    with local_crew(jobs, warm_up.PARTS) as crew:
+        rows = iter(run_noted([task for some in tasks for task in some], crew, journal, on_progress))
     cells = []
     for (trace, binds, kind), experiment, some in zip(places, experiments, tasks, strict=True):
         names = [rung.name for rung in RUNGS for _ in range(settings.seeds)]

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from bidroute.errors import ConfigError
-from bidroute.experiments.comparison import DEFAULT_SEEDS, Progress, chosen_policies
+from bidroute.experiments import warm_up
+from bidroute.experiments.comparison import DEFAULT_SEEDS, chosen_policies
 from bidroute.experiments.finished_runs import run_noted
 from bidroute.experiments.measures import MEASURES, Measure
 from bidroute.experiments.results import Comparison, Result, quantiles
@@ -18,6 +19,7 @@ from bidroute.experiments.run import RunTask
 from bidroute.experiments.scenario import Experiment, prepare
 from bidroute.experiments.settings import ScenarioSettings
 from bidroute.experiments.verdict import SUBJECT, TIE, Change, change, score
+from bidroute.experiments.workers import Progress, local_crew
 from bidroute.policies import PolicySettings, build_policy
 
 REFERENCE = "join_shortest_queue"
@@ -97,7 +99,8 @@ def run_cases(
         build_policy(name, PolicySettings(objective=settings.base.objective))  # refuses wrong ones at once
     places = [(trace, case) for trace in settings.traces for case in settings.cases]
     tasks = [_tasks(settings, trace, case) for trace, case in places]
-    rows = iter(run_noted([task for some in tasks for task in some], jobs, journal, on_progress))
+    with local_crew(jobs, warm_up.PARTS) as crew:
+        rows = iter(run_noted([task for some in tasks for task in some], crew, journal, on_progress))
     none, results = quantiles(np.zeros(0)), []
     for (trace, case), some in zip(places, tasks, strict=True):
         runs = [Result(task.policy, task.seed, next(rows), none, none) for task in some]

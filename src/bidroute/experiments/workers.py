@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from bidroute.errors import BidrouteError
 
+Progress = Callable[[int, int, str], None]  # done, total, and what has just ended
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 
@@ -26,6 +27,36 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
+class Crew(Protocol):
+    """Runs tasks, `size` of them at once."""
+
+    @property
+    def size(self) -> int:
+        """How many tasks run at once."""
+        ...
+
+    def each(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
+        """The place and the answer of each task, as they end. The first exception ends the rest."""
+        ...
+
+
+@contextmanager
+def local_crew(jobs: int, before: Sequence[Callable[[], None]] = ()) -> Iterator[Crew]:
+    """This process alone for one job, else that many others; none is left when the block ends or is interrupted.
+
+    Over several processes, each of `before` is run once, in any of them, before the first task.
+    """
+    if jobs <= 1:
+        yield _Alone()
+        return
+    with process_pool(jobs) as pool:
+        with interrupts_ignored():  # the children inherit this: an interrupt is for this process to handle
+            preparing = [pool.submit(prepare) for prepare in before]
+        for ready in preparing:
+            answer_of(ready)
+        yield _Processes(pool, jobs)
+
+
 def run_all(
     function: Callable[[Task], Answer],
     tasks: Sequence[Task],
@@ -33,31 +64,33 @@ def run_all(
     on_done: Callable[[Task], None],
     before: Sequence[Callable[[], None]] = (),
 ) -> list[Answer]:
-    """`function` of every task, in order; `on_done` is called here as each one ends, in any order.
+    """`function` of every task, in order, by a `local_crew`; `on_done` is called as each one ends, in any order."""
+    done: dict[int, Answer] = {}
+    with local_crew(min(jobs, len(tasks)), before) as crew:
+        for place, answer in crew.each(function, tasks):
+            done[place] = answer
+            on_done(tasks[place])
+    return [done[place] for place in range(len(tasks))]
 
-    With one job everything runs in this process. Over several processes, each of `before` is run once, in any of
-    them, before the first task. The first exception stops the rest.
-    """
-    jobs = min(jobs, len(tasks))
-    if jobs <= 1:
-        answers = []
-        for task in tasks:
-            answers.append(function(task))
-            on_done(task)
-        return answers
-    with process_pool(jobs) as pool:
-        with interrupts_ignored():  # the children inherit this: an interrupt is for this process to handle
-            preparing = [pool.submit(prepare) for prepare in before]
-        for ready in preparing:
-            answer_of(ready)
+
+class _Alone:
+    size = 1
+
+    def each(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
+        for place, task in enumerate(tasks):
+            yield place, function(task)
+
+
+class _Processes:
+    def __init__(self, pool: ProcessPoolExecutor, size: int) -> None:
+        self._pool = pool
+        self.size = size
+
+    def each(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
         with interrupts_ignored():
-            futures = {pool.submit(function, task): position for position, task in enumerate(tasks)}
-        done: dict[int, Answer] = {}
+            futures = {self._pool.submit(function, task): place for place, task in enumerate(tasks)}
         for future in as_completed(futures):
-            position = futures[future]
-            done[position] = answer_of(future)
-            on_done(tasks[position])
-    return [done[position] for position in range(len(tasks))]
+            yield futures[future], answer_of(future)
 
 
 def answer_of(future: Future[Answer]) -> Answer:

@@ -7,7 +7,8 @@ import pytest
 from bidroute.errors import BidrouteError, ConfigError
 from bidroute.experiments import ScenarioSettings
 from bidroute.experiments.frontier import SearchSettings, sweep
-from bidroute.experiments.frontier.crews import gathered, local_crew
+from bidroute.experiments.frontier.crews import gathered
+from bidroute.experiments.workers import local_crew
 from tests.experiments.test_workers import die, double, fail
 
 

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,9 @@ def test_a_builtin_is_checked_on_other_draws(tmp_path):
     assert advice.reached == (True, True)
     assert advice.settings == 8
     assert advice.chosen.searched.rows != advice.chosen.held_out.rows
-    assert (tmp_path / "j.check.jsonl").exists()
+    noted = [json.loads(line)["seed"] for line in (tmp_path / "j.jsonl").read_text().splitlines()]
+    checked = {advice.chosen.candidate, (advice.runner_up or advice.chosen).candidate, advice.default.candidate}
+    assert (noted.count(0), noted.count(1)) == (9, len(checked) + 1)  # and the baseline
 
 
 def test_a_file_is_cut_in_two_by_time(tmp_path):

@@ -4,15 +4,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from bidroute.errors import BidrouteError, ConfigError
-from bidroute.experiments import ScenarioSettings, compare
-from bidroute.experiments.frontier import SearchSettings, evaluation, sweep
+from bidroute.errors import ConfigError
+from bidroute.experiments import ScenarioSettings, compare, finished_runs
+from bidroute.experiments.frontier import SearchSettings, sweep
 from bidroute.experiments.frontier.candidates import found
-from bidroute.experiments.frontier.evaluation import CandidateTask, run_candidate
 
 SMALL = ScenarioSettings(requests=60, kv_tokens=20_000, devices=2)
 SEARCH = SearchSettings(knobs=["patience=1..2"], points=2, baselines=["round_robin"])
@@ -39,7 +37,7 @@ def test_figures_are_those_of_compare(swept):
 
 
 def test_what_is_finished_is_not_run_again(swept, monkeypatch, tmp_path):
-    monkeypatch.setattr(evaluation, "run_candidate", lambda task: pytest.fail("ran again"))
+    monkeypatch.setattr(finished_runs, "run", lambda task: pytest.fail("ran again"))
     again = sweep(SMALL, SEARCH, seeds=2, journal=swept[1])
     assert [one.rows for one in again.outcomes] == [one.rows for one in swept[0].outcomes]
 
@@ -47,23 +45,18 @@ def test_what_is_finished_is_not_run_again(swept, monkeypatch, tmp_path):
 def test_an_interrupted_sweep_goes_on_where_it_stopped(swept, tmp_path):
     lines = swept[1].read_text().splitlines(keepends=True)
     journal = tmp_path / "journal.jsonl"
-    journal.write_text("".join(lines[:-2]))
+    journal.write_text("".join(lines[:-3]))
     told = []
     again = sweep(SMALL, SEARCH, seeds=2, journal=journal, on_progress=lambda *one: told.append(one))
     assert [one.rows for one in again.outcomes] == [one.rows for one in swept[0].outcomes]
-    assert [done for done, _, _ in told] == [7, 8, 9]
-    assert told[0][2] == "from the journal"
+    assert [(done, total) for done, total, _ in told] == [(14, 18), (15, 18), (16, 18), (17, 18), (18, 18)]
+    assert [label for _, _, label in told if label == "from the journal"] == ["from the journal"] * 2
 
 
 def test_other_objectives_and_options_change_the_figures(swept):
     assert found("balanced", {"patience": 1.5}).key != found("balanced", {"patience": 1.5, "risk_z": 1.0}).key
     with pytest.raises(ConfigError, match="policy 'nobody' is unknown"):
         sweep(SMALL, SearchSettings(points=0, baselines=["nobody"]), journal=swept[1], seeds=2)
-
-
-def test_other_code_is_not_mixed_in():
-    with pytest.raises(BidrouteError, match="another version of bidroute"):
-        run_candidate(CandidateTask((), "other"))
 
 
 @pytest.mark.parametrize(("seeds", "jobs", "says"), [(0, 1, "seeds: 0"), (1, 0, "jobs: 0")])
@@ -90,13 +83,6 @@ def test_an_interrupt_keeps_every_finished_point(tmp_path):
     finished = [json.loads(line) for line in journal.read_text().splitlines()]
     assert len(finished) >= 4
     assert errors.decode().splitlines()[-2:] == [
-        "finished runs are kept: the same command goes on from here",
+        "finished runs are kept in j.jsonl; the same command goes on from there",
         "interrupted",
     ]
-
-
-def test_the_journal_is_named_after_the_scenario(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    nothing = SearchSettings(points=0, baselines=[])
-    sweep(SMALL, nothing, seeds=1)
-    assert [path.name[:15] for path in Path().glob("*.jsonl")] == ["bidroute-sweep-"]

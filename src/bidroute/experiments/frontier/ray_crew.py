@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from bidroute.errors import BidrouteError, ConfigError
-from bidroute.experiments.frontier.crews import Crew
+from bidroute.experiments.workers import Crew
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")

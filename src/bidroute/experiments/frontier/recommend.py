@@ -20,13 +20,13 @@ from bidroute.experiments.frontier.candidates import BASELINE, PRESET, Candidate
 from bidroute.experiments.frontier.crews import gathered
 from bidroute.experiments.frontier.evaluation import Evaluation
 from bidroute.experiments.frontier.goals import Goal
-from bidroute.experiments.frontier.journal import fingerprint, open_journal
 from bidroute.experiments.frontier.knobs import WEIGHTS, chosen_knobs
 from bidroute.experiments.frontier.outcomes import Outcome
 from bidroute.experiments.frontier.search import Closing, Listed, Search
-from bidroute.experiments.frontier.sweep import OnProgress, journal_path, require_counts, searched
+from bidroute.experiments.frontier.sweep import require_counts, searched
 from bidroute.experiments.scenario import Experiment, prepare
 from bidroute.experiments.settings import ScenarioSettings
+from bidroute.experiments.workers import Progress
 from bidroute.traces import Workload
 
 DEFAULT_POINTS = 32
@@ -83,12 +83,12 @@ def recommend(
     jobs: int = 1,
     journal: Path | None = None,
     ray: str | None = None,
-    on_progress: OnProgress | None = None,
+    on_progress: Progress | None = None,
 ) -> Recommendation:
     """Search `points` settings for the goal, beside the presets, and check the best on what was held out.
 
-    Finished runs are kept as by `sweep`, in two journals: `journal`, and one with `.check` added to its name. Raises
-    ConfigError or TraceError for anything that cannot be run.
+    Finished runs are noted in `journal`, and those found there are not run again. Raises ConfigError or TraceError for
+    anything that cannot be run.
     """
     require_counts(seeds, jobs)
     if points < 0:
@@ -98,21 +98,14 @@ def recommend(
     fixed = [default, *(one for one in presets() if one != default), *baselines([BASELINE_NAME])]
     search: Search = Closing(turned, points, search_seed, goal.score) if points else Listed([])
     first, second, parts = _two_parts(settings, seeds)
-    path = journal or journal_path("recommend", fingerprint(first))
-    check_path = path.with_name(f"{path.stem}.check{path.suffix}")
-    expected = len(fixed) + search.points + 3
-    with (
-        open_journal(path, first) as kept,
-        open_journal(check_path, second) as kept_check,
-        gathered(jobs, ray) as crew,
-    ):
-        evaluation = Evaluation(first, crew, kept, expected, on_progress)
+    with gathered(jobs, ray) as crew:
+        evaluation = Evaluation(first, crew, journal, len(fixed) + search.points, on_progress)
         tried = evaluation.outcomes(fixed)
         tried += searched(evaluation, search, settings.objective)
         ours = [one for one in tried if one.candidate.kind != BASELINE]
         best = goal.best(ours)
         compared = [best, tried[0], tried[len(fixed) - 1]]
-        checking = Evaluation(second, crew, kept_check, expected, on_progress)
+        checking = Evaluation(second, crew, journal, len(compared), on_progress)
         checked = checking.outcomes([one.candidate for one in compared])
     chosen, plain, other = (Compared(one, check) for one, check in zip(compared, checked, strict=True))
     worse = goal.best([plain.held_out, chosen.held_out]) is plain.held_out

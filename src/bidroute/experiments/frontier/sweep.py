@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,16 @@ from bidroute.experiments.describe import describe
 from bidroute.experiments.frontier.candidates import BASELINES, FOUND, PRESET, baselines, found, presets
 from bidroute.experiments.frontier.crews import gathered
 from bidroute.experiments.frontier.evaluation import Evaluation
-from bidroute.experiments.frontier.journal import fingerprint, open_journal
 from bidroute.experiments.frontier.knobs import Knob, chosen_knobs
 from bidroute.experiments.frontier.outcomes import Outcome, costs, dominators
 from bidroute.experiments.frontier.search import Search, build_search
 from bidroute.experiments.measures import MEASURES, Measure
 from bidroute.experiments.scenario import prepare
 from bidroute.experiments.settings import ScenarioSettings
+from bidroute.experiments.workers import Progress
 
 DEFAULT_POINTS = 48
 DEFAULT_SEEDS = 2
-OnProgress = Callable[[int, int, str], None]
 # What each preset is for; `balanced` is for the mean and the tail of both latencies at once.
 PRESET_GOALS = {
     "ttft": "ttft_s.mean",
@@ -88,23 +87,21 @@ def sweep(
     *,
     journal: Path | None = None,
     ray: str | None = None,
-    on_progress: OnProgress | None = None,
+    on_progress: Progress | None = None,
 ) -> Sweep:
     """Run the presets, the baselines and what the search proposes on seeds 0 … seeds − 1.
 
-    Every finished candidate is in `journal` (None: a file in this folder, named after the scenario) and is not run
-    again; `ray` is the address of a cluster to run on instead of `jobs` processes. More than one job starts processes,
-    so a script must guard its entry point with `if __name__ == "__main__"`. Raises ConfigError or TraceError for
-    anything that cannot be run.
+    Finished runs are noted in `journal`, and those found there are not run again; `ray` is the address of a cluster to
+    run on instead of `jobs` processes. More than one job starts processes, so a script must guard its entry point with
+    `if __name__ == "__main__"`. Raises ConfigError or TraceError for anything that cannot be run.
     """
     require_counts(seeds, jobs)
     knobs = chosen_knobs(search.knobs)
     proposer = build_search(search.search, knobs, search.points, search.seed)
     experiment = prepare(settings, list(range(seeds)))
     fixed = [*presets(), *baselines(search.baselines)]
-    path = journal or journal_path("sweep", fingerprint(experiment))
-    with open_journal(path, experiment) as kept, gathered(jobs, ray) as crew:
-        evaluation = Evaluation(experiment, crew, kept, len(fixed) + proposer.points, on_progress)
+    with gathered(jobs, ray) as crew:
+        evaluation = Evaluation(experiment, crew, journal, len(fixed) + proposer.points, on_progress)
         outcomes = evaluation.outcomes(fixed)
         outcomes += searched(evaluation, proposer, settings.objective)
     first = costs(outcomes)
@@ -130,11 +127,6 @@ def require_counts(seeds: int, jobs: int) -> None:
     for name, value in (("seeds", seeds), ("jobs", jobs)):
         if value < 1:
             raise ConfigError(f"{name}: {value}; expected a whole number, 1 or more")
-
-
-def journal_path(command: str, mark: str) -> Path:
-    """Where the journal of a command is kept unless said otherwise: in this folder, a file for every scenario."""
-    return Path(f"bidroute-{command}-{mark[:8]}.jsonl")
 
 
 def described(knob: Knob) -> dict[str, Any]:
