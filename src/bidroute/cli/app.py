@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from itertools import pairwise
 from typing import Annotated, cast
 
 import typer
 
 from bidroute import __version__
-from bidroute.cli.bench import bench_command
-from bidroute.cli.bound import bound_command
-from bidroute.cli.compare import compare_command
-from bidroute.cli.demo_live import demo_live_command
-from bidroute.cli.explain import explain_command
-from bidroute.cli.ladder import ladder_command
-from bidroute.cli.recommend import recommend_command
-from bidroute.cli.replay import replay_command
-from bidroute.cli.robustness import robustness_command
-from bidroute.cli.serve import serve_command
-from bidroute.cli.sweep import sweep_command
-from bidroute.cli.theory import theory_command
-from bidroute.cli.worker import worker_command
 from bidroute.errors import BidrouteError
 
 EXIT_BAD_INPUT = 2
@@ -30,31 +18,44 @@ EXIT_INTERRUPTED = 130
 # Newer versions of typer carry their own copy of click; this finds the class in both.
 _USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
-app = typer.Typer(
-    name="bidroute",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+# Command `a-b` is `a_b_command` in `bidroute.cli.a_b`; in the order of --help.
+_COMMANDS = (
+    "compare",
+    "explain",
+    "bound",
+    "ladder",
+    "robustness",
+    "sweep",
+    "recommend",
+    "theory",
+    "bench",
+    "serve",
+    "worker",
+    "replay",
+    "demo-live",
 )
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "compare": compare_command,
-    "explain": explain_command,
-    "bound": bound_command,
-    "ladder": ladder_command,
-    "robustness": robustness_command,
-    "sweep": sweep_command,
-    "recommend": recommend_command,
-    "theory": theory_command,
-    "bench": bench_command,
-    "serve": serve_command,
-    "worker": worker_command,
-    "replay": replay_command,
-    "demo-live": demo_live_command,
-}
-for _name, _command in _COMMANDS.items():
-    app.command(_name)(_command)
+
+
+def _command(name: str) -> Callable[..., None]:
+    module = name.replace("-", "_")
+    found: Callable[..., None] = getattr(import_module(f"bidroute.cli.{module}"), f"{module}_command")
+    return found
+
+
+def _application(arguments: Sequence[str]) -> typer.Typer:
+    """The application with the command that is asked for, else with all: importing what nobody asked for takes time."""
+    app = typer.Typer(
+        name="bidroute",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(bidroute)
+    for name in [name for name in _COMMANDS if name in arguments[:1]] or _COMMANDS:
+        app.command(name)(_command(name))
+    return app
 
 
 def _show_version(wanted: bool) -> None:
@@ -63,7 +64,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def bidroute(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and end.", callback=_show_version, is_eager=True)
@@ -78,8 +78,9 @@ def bidroute(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, 2 for bad input, 130 when interrupted."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        code = _application(given)(args=given, standalone_mode=False)
     except BidrouteError as problem:
         return _failed(str(problem))
     except OSError as problem:
@@ -87,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError as problem:
         return _failed(f"out of memory: {problem or 'no more to be had'}; use fewer requests, devices or --jobs")
     except _USAGE_ERROR as problem:
-        return _failed(_usage_message(problem, sys.argv[1:] if arguments is None else arguments))
+        return _failed(_usage_message(problem, given))
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
     if code == EXIT_INTERRUPTED:

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from bidroute.cli import options
-from bidroute.cli.compare import TABLE_WIDTH, check_outputs, command_line
+from bidroute.cli.outputs import check_outputs, command_line, output_console
 from bidroute.cli.progress import progress_bar
 from bidroute.experiments import ScenarioSettings, scenario_bounds
-from bidroute.experiments import settings as defaults
 from bidroute.experiments.bounding import DEFAULT_STEPS
 from bidroute.report import write_json
 from bidroute.report.numbers import figure
 from bidroute.report.sentences import fleet_phrase
 
 
+@options.with_scenario(
+    "trace", "requests", "skip_bad_rows", "speedup", "devices", "batch_slots", "kv_tokens", "fleet", "latency"
+)
 def bound_command(
-    trace: options.Trace = defaults.DEFAULT_TRACE,
-    requests: options.Requests = None,
-    skip_bad_rows: options.SkipBadRows = False,
-    speedup: options.Speedup = None,
-    devices: options.Devices = None,
-    batch_slots: options.BatchSlots = None,
-    kv_tokens: options.KvTokens = None,
-    fleet: options.FleetFile = None,
-    latency: options.Latency = defaults.DEFAULT_LATENCY,
+    *,
+    settings: ScenarioSettings,
     seeds: Annotated[
         int, typer.Option(metavar="N", help="Bound seeds 0 to N-1 of a built-in workload, each drawn anew.")
     ] = 1,
@@ -51,21 +46,9 @@ def bound_command(
 
       bidroute bound --trace trace.csv --speedup 13 --devices 8 --json bounds.json
     """
-    settings = ScenarioSettings(
-        trace=trace,
-        requests=requests,
-        skip_bad_rows=skip_bad_rows,
-        speedup=speedup,
-        devices=devices,
-        batch_slots=batch_slots,
-        kv_tokens=kv_tokens,
-        fleet=fleet,
-        latency=latency,
-        lengths="oracle",
-    )
-    check_outputs(trace, {"--json": json})
+    check_outputs(settings.trace, {"--json": json})
     with progress_bar("bounding") as on_progress:
-        data = scenario_bounds(settings, seeds, steps, on_progress)
+        data = scenario_bounds(replace(settings, lengths="oracle"), seeds, steps, on_progress)
     data["scenario"]["command"] = command_line()
     _show(data)
     if json is not None:
@@ -75,8 +58,7 @@ def bound_command(
 def _show(data: dict[str, Any]) -> None:
     scenario = data["scenario"]
     workload = scenario["workload"]
-    console = Console(highlight=False)
-    console.width = min(TABLE_WIDTH, console.width) if console.is_terminal else TABLE_WIDTH
+    console = output_console()
     console.print(
         f"{workload['requests']} requests of {scenario['trace']} at ×{workload['speedup']:.4g} on "
         f"{fleet_phrase(scenario['fleet'])}. No policy has a lower mean, in seconds:",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from bidroute.cli import options
+from bidroute.cli.outputs import check_outputs, command_line, output_console
 from bidroute.cli.progress import progress_bar
 from bidroute.errors import ConfigError
 from bidroute.experiments import (
@@ -23,10 +21,8 @@ from bidroute.experiments import (
     judge,
     scenario_bounds,
 )
-from bidroute.experiments import settings as defaults
 from bidroute.experiments.comparison import DEFAULT_POLICIES, DEFAULT_SEEDS
 from bidroute.report import (
-    check_writable,
     comparison_data,
     comparison_table,
     losses_sentence,
@@ -37,27 +33,11 @@ from bidroute.report import (
     write_per_request_csv,
 )
 
-TABLE_WIDTH = 100
-_RUNS = "Runs"
 
-
+@options.with_scenario()
 def compare_command(
-    trace: options.Trace = defaults.DEFAULT_TRACE,
-    requests: options.Requests = None,
-    skip_bad_rows: options.SkipBadRows = False,
-    speedup: options.Speedup = None,
-    devices: options.Devices = None,
-    batch_slots: options.BatchSlots = None,
-    kv_tokens: options.KvTokens = None,
-    fleet: options.FleetFile = None,
-    mode: options.Mode = "decode",
-    engine: options.Engine = "",
-    latency: options.Latency = defaults.DEFAULT_LATENCY,
-    prefill: options.Prefill = defaults.DEFAULT_PREFILL,
-    recompute: options.Recompute = defaults.DEFAULT_RECOMPUTE_S,
-    lengths: options.Lengths = "none",
-    objective: options.Objective = "balanced",
-    slo: options.SloOption = "",
+    *,
+    settings: ScenarioSettings,
     policies: Annotated[
         str | None,
         typer.Option(
@@ -71,22 +51,17 @@ def compare_command(
         int,
         typer.Option(
             metavar="N",
-            rich_help_panel=_RUNS,
+            rich_help_panel=options.RUNS,
             help="Run seeds 0 to N-1. A seed changes the draw of a built-in workload, the noise of predicted lengths, "
             "and the policies' own randomness; a recorded trace stays as it is.",
         ),
     ] = DEFAULT_SEEDS,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", show_default=False, rich_help_panel=_RUNS, help="Processes to run on. Not given: all cores."
-        ),
-    ] = None,
+    jobs: options.Jobs = None,
     bound: Annotated[
         bool,
         typer.Option(
             "--bound",
-            rich_help_panel=_RUNS,
+            rich_help_panel=options.RUNS,
             help="Also compute what no policy can beat (bidroute bound) and show every mean as a multiple of it. "
             "Mode decode only; takes a minute or more per seed.",
         ),
@@ -121,27 +96,9 @@ def compare_command(
 
       bidroute compare --fleet fleet.yaml --mode aggregated --json out.json
     """
-    settings = ScenarioSettings(
-        trace=trace,
-        requests=requests,
-        skip_bad_rows=skip_bad_rows,
-        speedup=speedup,
-        devices=devices,
-        batch_slots=batch_slots,
-        kv_tokens=kv_tokens,
-        fleet=fleet,
-        mode=mode,
-        engine=engine,
-        latency=latency,
-        prefill=prefill,
-        recompute_s_per_token=recompute,
-        lengths=lengths,
-        objective=objective,
-        slo=slo,
-    )
-    if bound and mode != "decode":
-        raise ConfigError(f"--bound with mode {mode}; bounds are known for mode decode only")
-    check_outputs(trace, {"--json": json, "--html": html, "--per-request": per_request})
+    if bound and settings.mode != "decode":
+        raise ConfigError(f"--bound with mode {settings.mode}; bounds are known for mode decode only")
+    check_outputs(settings.trace, {"--json": json, "--html": html, "--per-request": per_request})
     with progress_bar("comparing") as on_progress:
         comparison = compare(
             settings,
@@ -166,18 +123,6 @@ def compare_command(
         typer.echo(f"report: {options.shown(html)}")
 
 
-def check_outputs(trace: str, outputs: dict[str, Path | None]) -> None:
-    """Raise ConfigError when an output could not be written, or would replace the trace or another output."""
-    taken = {Path(trace).resolve(): "--trace"}
-    for option, path in outputs.items():
-        if path is None:
-            continue
-        check_writable(path)
-        other = taken.setdefault(path.resolve(), option)
-        if other != option and (path.is_file() or not path.exists()):
-            raise ConfigError(f"{other} and {option} are both {path}; expected different files: give one another name")
-
-
 def show(comparison: Comparison) -> None:
     """Print the scenario, who wins, the table and the notes."""
     verdict = judge(comparison)
@@ -189,16 +134,10 @@ def show(comparison: Comparison) -> None:
 
 def show_table(comparison: Comparison, sentences: Sequence[str]) -> None:
     """Print the sentences, the table and the notes."""
-    console = Console(highlight=False)
-    console.width = min(TABLE_WIDTH, console.width) if console.is_terminal else TABLE_WIDTH
+    console = output_console()
     for sentence in sentences:
         console.print(sentence, markup=False)
     console.print()
     console.print(comparison_table(comparison, console.width))
     for note in comparison.notes:
         console.print(f"note: {note}", style="yellow", markup=False)
-
-
-def command_line() -> str:
-    """The command as it was typed."""
-    return shlex.join([Path(sys.argv[0]).name or "bidroute", *sys.argv[1:]])

@@ -10,14 +10,15 @@ from rich.console import Console
 
 from bidroute.cli import options
 from bidroute.experiments import ScenarioSettings, explain
-from bidroute.experiments import settings as defaults
 from bidroute.experiments.verdict import SUBJECT
 from bidroute.report import check_writable, explanation_data, explanation_sentence, explanation_table, write_json
 
 _REQUEST = "Which request"
 
 
+@options.with_scenario()
 def explain_command(
+    *,
     request: Annotated[
         int | None,
         typer.Option(
@@ -36,22 +37,7 @@ def explain_command(
         ),
     ] = SUBJECT,
     seed: Annotated[int, typer.Option(metavar="N", rich_help_panel=_REQUEST, help="The seed of that run.")] = 0,
-    trace: options.Trace = defaults.DEFAULT_TRACE,
-    requests: options.Requests = None,
-    skip_bad_rows: options.SkipBadRows = False,
-    speedup: options.Speedup = None,
-    devices: options.Devices = None,
-    batch_slots: options.BatchSlots = None,
-    kv_tokens: options.KvTokens = None,
-    fleet: options.FleetFile = None,
-    mode: options.Mode = "decode",
-    engine: options.Engine = "",
-    latency: options.Latency = defaults.DEFAULT_LATENCY,
-    prefill: options.Prefill = defaults.DEFAULT_PREFILL,
-    recompute: options.Recompute = defaults.DEFAULT_RECOMPUTE_S,
-    lengths: options.Lengths = "none",
-    objective: options.Objective = "balanced",
-    slo: options.SloOption = "",
+    settings: ScenarioSettings,
     json: Annotated[
         Path | None,
         typer.Option(metavar="FILE", rich_help_panel=options.OUTPUT, help="Write every decision as JSON."),
@@ -68,24 +54,6 @@ def explain_command(
 
       bidroute explain --request 120 --policy fifo+safety --json why.json
     """
-    settings = ScenarioSettings(
-        trace=trace,
-        requests=requests,
-        skip_bad_rows=skip_bad_rows,
-        speedup=speedup,
-        devices=devices,
-        batch_slots=batch_slots,
-        kv_tokens=kv_tokens,
-        fleet=fleet,
-        mode=mode,
-        engine=engine,
-        latency=latency,
-        prefill=prefill,
-        recompute_s_per_token=recompute,
-        lengths=lengths,
-        objective=objective,
-        slo=slo,
-    )
     if json is not None:
         check_writable(json)
     explained = explain(settings, policy, request, seed)

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from bidroute.cli import options
-from bidroute.cli.compare import TABLE_WIDTH, check_outputs, command_line
+from bidroute.cli.outputs import check_outputs, command_line, output_console
 from bidroute.cli.progress import progress_bar
 from bidroute.experiments import ScenarioSettings, cores
-from bidroute.experiments import settings as defaults
 from bidroute.experiments.comparison import DEFAULT_SEEDS
 from bidroute.experiments.ladder import BINDS, DEFAULT_LOAD, DEFAULT_REQUESTS, LENGTHS, Ladder, LadderSettings, climb
 from bidroute.experiments.ladder import DEFAULT_TRACES as ALL_BUILTIN
@@ -23,7 +21,11 @@ from bidroute.report.ladder_page import write_ladder_html
 JOURNAL = Path("bidroute-ladder.jsonl")
 
 
+@options.with_scenario(
+    *("skip_bad_rows", "devices", "kv_tokens", "mode", "engine", "latency", "prefill", "recompute", "slo"), name="base"
+)
 def ladder_command(
+    *,
     trace: options.Traces = None,
     requests: Annotated[
         int | None,
@@ -33,24 +35,16 @@ def ladder_command(
             help=f"Use the first N requests. Not given: all of a file, {DEFAULT_REQUESTS} of a built-in.",
         ),
     ] = None,
-    skip_bad_rows: options.SkipBadRows = False,
     load: Annotated[
         float, typer.Option(metavar="X", help="Arrivals over the estimated capacity of the fleet, on every workload.")
     ] = DEFAULT_LOAD,
-    devices: options.Devices = None,
-    kv_tokens: options.KvTokens = None,
+    base: ScenarioSettings,
     binds: Annotated[
         str, typer.Option(metavar="kv,slots", help="What is scarce: the KV cache, the batch slots, or each in turn.")
     ] = ",".join(BINDS),
     lengths: Annotated[
         str, typer.Option(metavar="a,b,c", help="What is known of output lengths: known, noisy (σ 0.6), none.")
     ] = ",".join(LENGTHS),
-    mode: options.Mode = "decode",
-    engine: options.Engine = "",
-    latency: options.Latency = defaults.DEFAULT_LATENCY,
-    prefill: options.Prefill = defaults.DEFAULT_PREFILL,
-    recompute: options.Recompute = defaults.DEFAULT_RECOMPUTE_S,
-    slo: options.SloOption = "",
     seeds: options.Seeds = DEFAULT_SEEDS,
     jobs: options.Jobs = None,
     journal: options.JournalOption = JOURNAL,
@@ -81,17 +75,7 @@ def ladder_command(
         binds=options.names(binds),
         lengths=options.names(lengths),
         load=load,
-        base=ScenarioSettings(
-            skip_bad_rows=skip_bad_rows,
-            devices=devices,
-            kv_tokens=kv_tokens,
-            mode=mode,
-            engine=engine,
-            latency=latency,
-            prefill=prefill,
-            recompute_s_per_token=recompute,
-            slo=slo,
-        ),
+        base=base,
         seeds=seeds,
     )
     for one in settings.traces:
@@ -99,9 +83,8 @@ def ladder_command(
     with progress_bar("climbing") as on_progress, options.resumable(journal):
         ladder = climb(settings, cores() if jobs is None else jobs, journal, on_progress)
     show(ladder)
-    data = {"command": command_line(), **ladder_data(ladder)}
     if json is not None:
-        write_json(data, json)
+        write_json({"command": command_line(), **ladder_data(ladder)}, json)
     if html is not None:
         write_ladder_html(ladder, command_line(), html)
         typer.echo(f"report: {options.shown(html)}")
@@ -109,9 +92,7 @@ def ladder_command(
 
 def show(ladder: Ladder) -> None:
     """Print the figures of every workload and fleet, then what each step is worth."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = TABLE_WIDTH
+    console = output_console()
     settings = ladder.settings
     for trace in settings.traces:
         for binds in settings.binds:

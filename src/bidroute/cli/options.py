@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from bidroute.experiments import ScenarioSettings
 from bidroute.experiments import settings as defaults
 from bidroute.experiments.load import TARGET_LOAD
 from bidroute.simulator import latency_names
@@ -204,6 +207,57 @@ JournalOption = Annotated[
         help="Finished runs are appended here, and those found here are not run again.",
     ),
 ]
+
+
+# What `ScenarioSettings` is made of, in the order of --help: its options and their defaults.
+_SCENARIO: dict[str, tuple[Any, Any]] = {
+    "trace": (Trace, defaults.DEFAULT_TRACE),
+    "requests": (Requests, None),
+    "skip_bad_rows": (SkipBadRows, False),
+    "speedup": (Speedup, None),
+    "devices": (Devices, None),
+    "batch_slots": (BatchSlots, None),
+    "kv_tokens": (KvTokens, None),
+    "fleet": (FleetFile, None),
+    "mode": (Mode, "decode"),
+    "engine": (Engine, ""),
+    "latency": (Latency, defaults.DEFAULT_LATENCY),
+    "prefill": (Prefill, defaults.DEFAULT_PREFILL),
+    "recompute": (Recompute, defaults.DEFAULT_RECOMPUTE_S),
+    "lengths": (Lengths, "none"),
+    "objective": (Objective, "balanced"),
+    "slo": (SloOption, ""),
+}
+_FIELDS = {"recompute": "recompute_s_per_token"}  # where the field has another name
+
+
+def with_scenario(*only: str, name: str = "settings") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of a scenario (all of them, or `only` these) in the place of its parameter `name`.
+
+    It is called with the `ScenarioSettings` made of what the user gave. Its own parameters are by keyword only.
+    """
+    given = only or tuple(_SCENARIO)
+
+    def expanded(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def called(**values: Any) -> None:
+            fields = {_FIELDS.get(option, option): values.pop(option) for option in given}
+            command(**{name: ScenarioSettings(**fields)}, **values)
+
+        parameters: list[Parameter] = []
+        for parameter in signature(command, eval_str=True).parameters.values():
+            if parameter.name != name:
+                parameters.append(parameter)
+                continue
+            for option in given:
+                annotation, default = _SCENARIO[option]
+                parameters.append(Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+        # typer reads both
+        vars(called)["__signature__"] = Signature(parameters)
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return called
+
+    return expanded
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from bidroute.cli import options
-from bidroute.cli.compare import TABLE_WIDTH, check_outputs, command_line
+from bidroute.cli.outputs import check_outputs, command_line, output_console
 from bidroute.cli.progress import progress_bar
 from bidroute.cli.sweep import SEARCH, Knobs, Ray, SearchSeed
 from bidroute.experiments import ScenarioSettings, cores
-from bidroute.experiments import settings as defaults
 from bidroute.experiments.frontier.goals import GOAL_FORM, GOAL_MEASURES, parse_goal
 from bidroute.experiments.frontier.recommend import DEFAULT_POINTS, DEFAULT_SEEDS, Recommendation, recommend
 from bidroute.report import write_json
@@ -27,7 +25,9 @@ from bidroute.report.recommendations import (
 JOURNAL = Path("bidroute-recommend.jsonl")
 
 
+@options.with_scenario()
 def recommend_command(
+    *,
     goal: Annotated[
         str,
         typer.Option(
@@ -37,22 +37,7 @@ def recommend_command(
             f"said). Times are in seconds, or say ms. Names: {', '.join(GOAL_MEASURES)}.",
         ),
     ],
-    trace: options.Trace = defaults.DEFAULT_TRACE,
-    requests: options.Requests = None,
-    skip_bad_rows: options.SkipBadRows = False,
-    speedup: options.Speedup = None,
-    devices: options.Devices = None,
-    batch_slots: options.BatchSlots = None,
-    kv_tokens: options.KvTokens = None,
-    fleet: options.FleetFile = None,
-    mode: options.Mode = "decode",
-    engine: options.Engine = "",
-    latency: options.Latency = defaults.DEFAULT_LATENCY,
-    prefill: options.Prefill = defaults.DEFAULT_PREFILL,
-    recompute: options.Recompute = defaults.DEFAULT_RECOMPUTE_S,
-    lengths: options.Lengths = "none",
-    objective: options.Objective = "balanced",
-    slo: options.SloOption = "",
+    settings: ScenarioSettings,
     knob: Knobs = None,
     points: Annotated[
         int, typer.Option(metavar="N", rich_help_panel=SEARCH, help="How many settings to try beside the presets.")
@@ -90,25 +75,7 @@ def recommend_command(
       bidroute recommend --goal 'min e2e_p99' --knob patience --knob tail --knob risk_z
     """
     wanted = parse_goal(goal)
-    settings = ScenarioSettings(
-        trace=trace,
-        requests=requests,
-        skip_bad_rows=skip_bad_rows,
-        speedup=speedup,
-        devices=devices,
-        batch_slots=batch_slots,
-        kv_tokens=kv_tokens,
-        fleet=fleet,
-        mode=mode,
-        engine=engine,
-        latency=latency,
-        prefill=prefill,
-        recompute_s_per_token=recompute,
-        lengths=lengths,
-        objective=objective,
-        slo=slo,
-    )
-    check_outputs(trace, {"--json": json, "--journal": journal})
+    check_outputs(settings.trace, {"--json": json, "--journal": journal})
     with progress_bar("searching") as on_progress, options.resumable(journal):
         advice = recommend(
             settings,
@@ -130,8 +97,7 @@ def recommend_command(
 
 def _show(advice: Recommendation) -> None:
     """Print what was searched and what came of it, what to type, and the figures."""
-    console = Console(highlight=False)
-    console.width = min(TABLE_WIDTH, console.width) if console.is_terminal else TABLE_WIDTH
+    console = output_console()
     for sentence in recommendation_sentences(advice):
         console.print(sentence, markup=False)
     console.print()

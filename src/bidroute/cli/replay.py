@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from bidroute.cli import options
-from bidroute.cli.compare import check_outputs, command_line, show_table
+from bidroute.cli.compare import show_table
 from bidroute.cli.extras import require_serve
+from bidroute.cli.outputs import check_outputs, command_line
 from bidroute.cli.progress import progress_bar
 from bidroute.experiments.options import parse_slo
 from bidroute.replay.settings import DEFAULT_REQUESTS, ReplaySettings

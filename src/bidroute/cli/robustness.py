@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from bidroute.cli import options
-from bidroute.cli.compare import TABLE_WIDTH, check_outputs, command_line
+from bidroute.cli.outputs import check_outputs, command_line, output_console
 from bidroute.cli.progress import progress_bar
 from bidroute.experiments import ScenarioSettings, cores
 from bidroute.experiments.comparison import DEFAULT_SEEDS
@@ -29,7 +29,9 @@ JOURNAL = Path("bidroute-robustness.jsonl")
 _GROUPS = ", ".join(dict.fromkeys(case.group for case in CASES))
 
 
+@options.with_scenario("skip_bad_rows", "devices", "kv_tokens", "mode", "objective", name="base")
 def robustness_command(
+    *,
     trace: options.Traces = None,
     requests: Annotated[
         int | None,
@@ -39,17 +41,13 @@ def robustness_command(
             help=f"Use the first N requests. Not given: all of a file, {DEFAULT_REQUESTS} of a built-in.",
         ),
     ] = None,
-    skip_bad_rows: options.SkipBadRows = False,
     cases: Annotated[
         str | None,
         typer.Option(
             metavar="a,b,c", show_default=False, help=f"Groups ({_GROUPS}) or single cases. Not given: all of them."
         ),
     ] = None,
-    devices: options.Devices = None,
-    kv_tokens: options.KvTokens = None,
-    mode: options.Mode = "decode",
-    objective: options.Objective = "balanced",
+    base: ScenarioSettings,
     policies: Annotated[
         str,
         typer.Option(
@@ -83,14 +81,7 @@ def robustness_command(
         cases=tuple(chosen_cases(None if cases is None else list(options.names(cases)))),
         traces=tuple(trace or DEFAULT_TRACES),
         baselines=tuple(policies.split(",")),
-        base=ScenarioSettings(
-            requests=requests,
-            skip_bad_rows=skip_bad_rows,
-            devices=devices,
-            kv_tokens=kv_tokens,
-            mode=mode,
-            objective=objective,
-        ),
+        base=replace(base, requests=requests),
         seeds=seeds,
     )
     for one in settings.traces:
@@ -104,9 +95,7 @@ def robustness_command(
 
 def show(results: list[CaseResult]) -> None:
     """Print a table per trace, then where the default falls below."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = TABLE_WIDTH
+    console = output_console()
     for trace in dict.fromkeys(result.trace for result in results):
         some = [result for result in results if result.trace == trace]
         console.print(f"{trace}, {some[0].requests} requests, {len(some[0].runs.seeds)} seeds:", markup=False)

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from bidroute.cli import options
-from bidroute.cli.compare import TABLE_WIDTH, check_outputs, command_line
+from bidroute.cli.outputs import check_outputs, command_line, output_console
 from bidroute.cli.progress import progress_bar
 from bidroute.experiments import ScenarioSettings, cores
-from bidroute.experiments import settings as defaults
 from bidroute.experiments.frontier import SearchSettings, Sweep, sweep
 from bidroute.experiments.frontier.candidates import BASELINES
 from bidroute.experiments.frontier.knobs import KNOBS
@@ -53,23 +51,10 @@ Ray = Annotated[
 ]
 
 
+@options.with_scenario()
 def sweep_command(
-    trace: options.Trace = defaults.DEFAULT_TRACE,
-    requests: options.Requests = None,
-    skip_bad_rows: options.SkipBadRows = False,
-    speedup: options.Speedup = None,
-    devices: options.Devices = None,
-    batch_slots: options.BatchSlots = None,
-    kv_tokens: options.KvTokens = None,
-    fleet: options.FleetFile = None,
-    mode: options.Mode = "decode",
-    engine: options.Engine = "",
-    latency: options.Latency = defaults.DEFAULT_LATENCY,
-    prefill: options.Prefill = defaults.DEFAULT_PREFILL,
-    recompute: options.Recompute = defaults.DEFAULT_RECOMPUTE_S,
-    lengths: options.Lengths = "none",
-    objective: options.Objective = "balanced",
-    slo: options.SloOption = "",
+    *,
+    settings: ScenarioSettings,
     knob: Knobs = None,
     search: Annotated[
         str,
@@ -122,25 +107,7 @@ def sweep_command(
 
       bidroute sweep --trace trace.csv --speedup 13 --points 200 --search optuna --ray auto
     """
-    settings = ScenarioSettings(
-        trace=trace,
-        requests=requests,
-        skip_bad_rows=skip_bad_rows,
-        speedup=speedup,
-        devices=devices,
-        batch_slots=batch_slots,
-        kv_tokens=kv_tokens,
-        fleet=fleet,
-        mode=mode,
-        engine=engine,
-        latency=latency,
-        prefill=prefill,
-        recompute_s_per_token=recompute,
-        lengths=lengths,
-        objective=objective,
-        slo=slo,
-    )
-    check_outputs(trace, {"--json": json, "--html": html, "--journal": journal})
+    check_outputs(settings.trace, {"--json": json, "--html": html, "--journal": journal})
     chosen = SearchSettings(knob, search, points, search_seed, [name for name in baselines.split(",") if name.strip()])
     with progress_bar("sweeping") as on_progress, options.resumable(journal):
         swept = sweep(
@@ -163,8 +130,7 @@ def sweep_command(
 
 def _show(swept: Sweep) -> None:
     """Print what was run, the front with presets and baselines, and the presets by their own goals."""
-    console = Console(highlight=False)
-    console.width = min(TABLE_WIDTH, console.width) if console.is_terminal else TABLE_WIDTH
+    console = output_console()
     for sentence in (scenario_phrase(swept.scenario), front_sentence(swept)):
         console.print(sentence, markup=False)
     console.print()

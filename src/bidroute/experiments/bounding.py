@@ -6,12 +6,10 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from bidroute.bounds import LowerBounds, lower_bounds, problem_of
-from bidroute.errors import ConfigError
 from bidroute.experiments.describe import describe
 from bidroute.experiments.results import Comparison, Result
 from bidroute.experiments.scenario import prepare
-from bidroute.experiments.settings import ScenarioSettings
+from bidroute.experiments.settings import ScenarioSettings, require_counts
 from bidroute.experiments.workers import Progress
 
 DEFAULT_STEPS = 150
@@ -25,13 +23,12 @@ def scenario_bounds(
     A recorded trace is the same for all seeds and computed once. `steps` of the search for prices; more are tighter.
     Raises ConfigError or TraceError for anything that no bound is known for.
     """
-    if seeds < 1:
-        raise ConfigError(f"seeds: {seeds}; expected a whole number, 1 or more")
-    if steps < 1:
-        raise ConfigError(f"bound steps: {steps}; expected a whole number, 1 or more")
+    from bidroute.bounds import lower_bounds, problem_of  # its kernels are not for those who only compare
+
+    require_counts(seeds=seeds, steps=steps)
     experiment = prepare(settings, list(range(seeds)))
     distinct = seeds if settings.is_builtin else 1
-    found: list[LowerBounds] = []
+    found = []
     for seed in range(distinct):
 
         def told(done: int, total: int, value: float, seed: int = seed) -> None:

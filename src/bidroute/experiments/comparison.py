@@ -12,7 +12,7 @@ from bidroute.experiments.load import TARGET_LOAD
 from bidroute.experiments.results import Comparison, Result
 from bidroute.experiments.run import RunTask, run
 from bidroute.experiments.scenario import Experiment, prepare
-from bidroute.experiments.settings import ScenarioSettings
+from bidroute.experiments.settings import ScenarioSettings, require_counts
 from bidroute.experiments.verdict import SUBJECT
 from bidroute.experiments.workers import Progress, run_all
 from bidroute.policies import PolicySettings, Timing, build_policy, compared_names, policy_names
@@ -52,10 +52,7 @@ def compare(
     Raises ConfigError or TraceError for anything that cannot be run.
     """
     names = chosen_policies(policies)
-    if seeds < 1:
-        raise ConfigError(f"seeds: {seeds}; expected a whole number, 1 or more")
-    if jobs < 1:
-        raise ConfigError(f"jobs: {jobs}; expected a whole number, 1 or more")
+    require_counts(seeds=seeds, jobs=jobs)
     for name in names:
         build_policy(name, PolicySettings(objective=settings.objective))  # refuses wrong settings at once
     experiment = prepare(settings, list(range(seeds)))

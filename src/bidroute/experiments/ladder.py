@@ -25,7 +25,7 @@ from bidroute.experiments.measures import Measure
 from bidroute.experiments.results import Comparison, Result, quantiles
 from bidroute.experiments.run import RunTask
 from bidroute.experiments.scenario import Experiment, prepare
-from bidroute.experiments.settings import DEFAULT_BATCH_SLOTS, ScenarioSettings
+from bidroute.experiments.settings import DEFAULT_BATCH_SLOTS, ScenarioSettings, require_counts
 from bidroute.experiments.variations import at_load
 from bidroute.experiments.verdict import TIE
 from bidroute.experiments.workers import Progress, local_crew
@@ -91,8 +91,7 @@ class LadderSettings:
             raise ConfigError("trace: none given; expected one or more")
         if not (math.isfinite(self.load) and self.load > 0):
             raise ConfigError(f"load: {self.load}; expected a positive number, such as 1.0")
-        if self.seeds < 1:
-            raise ConfigError(f"seeds: {self.seeds}; expected a whole number, 1 or more")
+        require_counts(seeds=self.seeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +160,7 @@ def climb(
     Finished runs are noted in `journal`, and those found there are not run again. Raises ConfigError or TraceError
     for what cannot be run.
     """
-    if jobs < 1:
-        raise ConfigError(f"jobs: {jobs}; expected a whole number, 1 or more")
+    require_counts(jobs=jobs)
     places = [
         (trace, binds, kind) for trace in settings.traces for binds in settings.binds for kind in settings.lengths
     ]

@@ -17,7 +17,7 @@ from bidroute.experiments.results import Comparison, Result, quantiles
 from bidroute.experiments.robustness_cases import Case
 from bidroute.experiments.run import RunTask
 from bidroute.experiments.scenario import Experiment, prepare
-from bidroute.experiments.settings import ScenarioSettings
+from bidroute.experiments.settings import ScenarioSettings, require_counts
 from bidroute.experiments.verdict import SUBJECT, TIE, Change, change, score
 from bidroute.experiments.workers import Progress, local_crew
 from bidroute.policies import PolicySettings, build_policy
@@ -48,8 +48,7 @@ class RobustnessSettings:
     seeds: int = DEFAULT_SEEDS
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise ConfigError(f"seeds: {self.seeds}; expected a whole number, 1 or more")
+        require_counts(seeds=self.seeds)
         if not self.traces or not self.cases:
             raise ConfigError("no trace or no case given; expected one or more of each")
 
@@ -93,8 +92,7 @@ def run_cases(
     Finished runs are noted in `journal`, and those found there are not run again. Raises ConfigError or TraceError
     for what cannot be run.
     """
-    if jobs < 1:
-        raise ConfigError(f"jobs: {jobs}; expected a whole number, 1 or more")
+    require_counts(jobs=jobs)
     for name in {name for case in settings.cases for name in settings.policies(case)}:
         build_policy(name, PolicySettings(objective=settings.base.objective))  # refuses wrong ones at once
     places = [(trace, case) for trace in settings.traces for case in settings.cases]

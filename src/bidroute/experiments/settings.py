@@ -78,8 +78,16 @@ class ScenarioSettings:
         return self.trace.startswith("builtin:")
 
 
+def require_counts(**counts: int) -> None:
+    """Raise ConfigError unless every one is 1 or more."""
+    for name, count in counts.items():
+        if count < 1:
+            raise ConfigError(f"{name.replace('_', '-')}: {count}; expected a whole number, 1 or more")
+
+
 def _check_count(name: str, value: int | None, most: int) -> None:
-    if value is not None and value < 1:
-        raise ConfigError(f"{name.replace('_', '-')}: {value}; expected a whole number, 1 or more")
-    if value is not None and value > most:
+    if value is None:
+        return
+    require_counts(**{name: value})
+    if value > most:
         raise ConfigError(f"{name.replace('_', '-')}: {value}; expected {most} at most; give less")

@@ -23,9 +23,9 @@ from bidroute.experiments.frontier.goals import Goal
 from bidroute.experiments.frontier.knobs import WEIGHTS, chosen_knobs
 from bidroute.experiments.frontier.outcomes import Outcome
 from bidroute.experiments.frontier.search import Closing, Listed, Search
-from bidroute.experiments.frontier.sweep import require_counts, searched
+from bidroute.experiments.frontier.sweep import searched
 from bidroute.experiments.scenario import Experiment, prepare
-from bidroute.experiments.settings import ScenarioSettings
+from bidroute.experiments.settings import ScenarioSettings, require_counts
 from bidroute.experiments.workers import Progress
 from bidroute.traces import Workload
 
@@ -90,7 +90,7 @@ def recommend(
     Finished runs are noted in `journal`, and those found there are not run again. Raises ConfigError or TraceError for
     anything that cannot be run.
     """
-    require_counts(seeds, jobs)
+    require_counts(seeds=seeds, jobs=jobs)
     if points < 0:
         raise ConfigError(f"points: {points}; expected a whole number, 0 (presets only) or more")
     turned = chosen_knobs(knobs, WEIGHTS)

@@ -18,7 +18,7 @@ from bidroute.experiments.frontier.outcomes import Outcome, costs, dominators
 from bidroute.experiments.frontier.search import Search, build_search
 from bidroute.experiments.measures import MEASURES, Measure
 from bidroute.experiments.scenario import prepare
-from bidroute.experiments.settings import ScenarioSettings
+from bidroute.experiments.settings import ScenarioSettings, require_counts
 from bidroute.experiments.workers import Progress
 
 DEFAULT_POINTS = 48
@@ -95,7 +95,7 @@ def sweep(
     run on instead of `jobs` processes. More than one job starts processes, so a script must guard its entry point with
     `if __name__ == "__main__"`. Raises ConfigError or TraceError for anything that cannot be run.
     """
-    require_counts(seeds, jobs)
+    require_counts(seeds=seeds, jobs=jobs)
     knobs = chosen_knobs(search.knobs)
     proposer = build_search(search.search, knobs, search.points, search.seed)
     experiment = prepare(settings, list(range(seeds)))
@@ -120,13 +120,6 @@ def searched(evaluation: Evaluation, search: Search, base: str) -> list[Outcome]
         search.learn(learned)
         outcomes |= {one.candidate.key: one for one in learned}
     return list(outcomes.values())
-
-
-def require_counts(seeds: int, jobs: int) -> None:
-    """Raise ConfigError unless both are 1 or more."""
-    for name, value in (("seeds", seeds), ("jobs", jobs)):
-        if value < 1:
-            raise ConfigError(f"{name}: {value}; expected a whole number, 1 or more")
 
 
 def described(knob: Knob) -> dict[str, Any]:
