@@ -20,8 +20,8 @@ def considered(made: RoutingState, *offered: int) -> list[int]:
     found = consider(made.fleet, np.array(offered), made.fleet.period_s)
     assert found.offered == len(offered)
     later = found.devices[found.offered :]
-    np.testing.assert_array_equal(found.wait_s[found.offered :], made.fleet.period_s[later])
-    assert not found.wait_s[: found.offered].any()
+    np.testing.assert_array_equal(found.later_s[found.offered :], made.fleet.period_s[later])
+    assert not found.later_s[: found.offered].any()
     np.testing.assert_array_equal(found.devices[: found.offered], offered)
     return [int(g) for g in later]
 

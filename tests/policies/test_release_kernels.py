@@ -21,6 +21,7 @@ from bidroute.policies.admission_kernels import (
     View,
     gaps_between_ends,
 )
+from bidroute.policies.alternatives_kernels import Choice
 from bidroute.policies.bid_kernels import rank_by_best_device
 from bidroute.policies.bids import Bidding, Bids, expected_tokens
 from bidroute.policies.release_kernels import (
@@ -28,7 +29,6 @@ from bidroute.policies.release_kernels import (
     FULLER_TILT,
     PRICED_OUT,
     REASONS,
-    Choice,
     Limits,
     best_first,
     release,

@@ -116,17 +116,15 @@ def test_two_threads_that_meet_a_new_device_give_it_one_row() -> None:
     assert len(prices.slot_price) == len(prices._kv_square) == 199
 
 
-def test_cut_and_restore() -> None:
+def test_a_snapshot_is_of_its_moment_and_can_be_put_back() -> None:
     prices = ShadowPrices(GRID)
     prices.fit_fleet(2)
     prices.slot_price[:], prices.kv_price[:] = 4.0, 8.0
     before = prices.snapshot()
-    prices.cut(np.array([1]), 0.25)
-    assert prices.slot_price[:, 0].tolist() == [4.0, 1.0]
-    assert prices.kv_price[:, 0].tolist() == [8.0, 2.0]
+    prices.slot_price[1], prices.kv_price[1] = 1.0, 2.0
     assert before.slot_price[1, 0] == 4.0
     prices.restore(before)
-    assert prices.slot_price.min() == 4.0
+    assert (prices.slot_price.min(), prices.kv_price.min()) == (4.0, 8.0)
 
 
 def test_columns_follow_the_length_model() -> None:

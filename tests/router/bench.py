@@ -31,13 +31,13 @@ class Bench:
         """One that joins; `models` are separated by spaces."""
         known = None if models is None else frozenset(models.split())
         worker = Worker(name, f"http://{name}", models=known, batch_slots=slots, kv_tokens=kv_tokens)
-        self.dispatcher.add_worker(worker)
+        self.dispatcher.members.add_worker(worker)
         return worker
 
     async def where(self, ticket: Ticket) -> str | None:
         """The worker it is released to, None while it waits."""
         if self.dispatcher.workers:
-            self.dispatcher._fit_capacities()
+            self.dispatcher.members.fit_capacities()
         self.dispatcher._prompt()
         await self.settle()
         return ticket.worker.name if ticket.worker else None

@@ -201,7 +201,7 @@ async def test_a_stream_of_a_removed_worker_counts_when_it_ends(make) -> None:
     bench.worker("a")
     tickets = [bench.dispatcher.submit(JOB) for _ in range(2)]
     await bench.settle()
-    bench.dispatcher.remove_worker("a")
+    bench.dispatcher.members.remove_worker("a")
     assert not any(bench.dispatcher.waits(ticket) for ticket in tickets)
     bench.dispatcher.finished(tickets[0], 90, 7)
     bench.dispatcher.failed(tickets[1], Failure.FAULT)

@@ -21,10 +21,10 @@ async def test_a_hang_takes_a_worker_out_until_it_answers_and_serves_one(make) -
     await bench.settle()
     bench.dispatcher.failed(ticket, Failure.STALLED)
     waiting = [bench.dispatcher.submit(JOB) for _ in range(3)]
-    bench.dispatcher.worker_alive(worker)  # too early
+    bench.dispatcher.members.worker_alive(worker)  # too early
     assert await bench.where(waiting[0]) is None
     bench.clock.now_s += 2.0
-    bench.dispatcher.worker_alive(worker)
+    bench.dispatcher.members.worker_alive(worker)
     assert await bench.where(waiting[0]) == "a"
     assert await bench.where(waiting[1]) is None
     bench.dispatcher.finished(waiting[0], None, 3)
@@ -69,24 +69,24 @@ async def test_a_fleet_that_changes(make) -> None:
     running = bench.dispatcher.submit(JOB)
     waiting = bench.dispatcher.submit(JOB)
     assert await bench.where(running) == "a"
-    assert [ticket.id for ticket in bench.dispatcher.remove_worker("a")] == [running.id]
+    assert [ticket.id for ticket in bench.dispatcher.members.remove_worker("a")] == [running.id]
     bench.dispatcher.finished(running, None, 3)  # its stream may go on; its lease is closed
     assert bench.leases() == 0
     assert await bench.where(waiting) is None  # it does not fit the small one
     bench.worker("c", slots=4)
     assert await bench.where(waiting) == "c"
-    bench.dispatcher.drain_worker("c")
+    bench.dispatcher.members.drain_worker("c")
     another = bench.dispatcher.submit(Job("m", 40))
     assert await bench.where(another) == "small"
-    bench.dispatcher.resize_worker("small", 1, 60)
+    bench.dispatcher.members.resize_worker("small", 1, 60)
     assert bench.dispatcher.controller.state.fleet.batch_slots[1] == 1
     with pytest.raises(ConfigError, match="'x' is unknown; there are: small, c"):
-        bench.dispatcher.worker("x")
+        bench.dispatcher.roster.worker("x")
 
 
 async def test_what_runs_on_a_worker_that_joins_is_not_overfilled(make) -> None:
     bench = make()
-    bench.dispatcher.add_worker(Worker("a", "http://a", batch_slots=3, kv_tokens=1000, foreign_slots=2))
+    bench.dispatcher.members.add_worker(Worker("a", "http://a", batch_slots=3, kv_tokens=1000, foreign_slots=2))
     tickets = [bench.dispatcher.submit(JOB) for _ in range(3)]
     await bench.settle()
     assert [ticket.worker is not None for ticket in tickets].count(True) == 1
@@ -108,14 +108,14 @@ async def test_what_fits_a_worker_at_its_full_size_waits_until_it_has_that_again
     bench = make()
     worker, small = bench.worker("a", kv_tokens=1000), bench.worker("b", kv_tokens=100)
     worker.foreign_kv_tokens = 900
-    bench.dispatcher._fit_capacities()
+    bench.dispatcher.members.fit_capacities()
     ticket = bench.dispatcher.submit(Job("m", 10, prompt_tokens=500))
     estimated = bench.dispatcher.submit(Job("m", 2000))
     assert await bench.where(ticket) is None
     worker.foreign_kv_tokens = 0
     assert await bench.where(ticket) == "a"
     assert estimated.prompt_tokens == 500
-    bench.dispatcher.worker_dead(worker, "gone")
+    bench.dispatcher.members.worker_dead(worker, "gone")
     late = bench.dispatcher.submit(Job("m", 10, prompt_tokens=500))  # it fits a worker that is out
     assert await bench.where(late) is None
     assert bench.dispatcher.workers["b"] is small
@@ -126,11 +126,11 @@ async def test_a_late_success_does_not_call_back_a_worker_that_is_out(make) -> N
     worker = bench.worker("a", slots=4)
     tickets = [bench.dispatcher.submit(JOB) for _ in range(2)]
     await bench.settle()
-    bench.dispatcher.worker_dead(worker, "refused")
+    bench.dispatcher.members.worker_dead(worker, "refused")
     bench.dispatcher.finished(tickets[0], None, 3)
     assert not worker.accepts()
     bench.clock.now_s += 2.0
-    bench.dispatcher.worker_alive(worker)
+    bench.dispatcher.members.worker_alive(worker)
     bench.dispatcher.finished(tickets[1], None, 3)
     assert await bench.where(bench.dispatcher.submit(JOB)) == "a"
     assert bench.dispatcher.controller.state.fleet.accepting() == [0]
@@ -140,7 +140,7 @@ async def test_a_new_worker_is_not_sent_more_than_it_has_room_for(make) -> None:
     bench = make()
     tickets = [bench.dispatcher.submit(JOB) for _ in range(6)]
     worker = Worker("a", "http://a", batch_slots=6, kv_tokens=10_000, foreign_slots=4)
-    bench.dispatcher.add_worker(worker)
+    bench.dispatcher.members.add_worker(worker)
     await bench.settle()
     assert sum(ticket.worker is not None for ticket in tickets) == 2
 

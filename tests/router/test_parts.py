@@ -102,13 +102,13 @@ async def test_who_waits_moves_when_workers_come_and_go(make) -> None:
     await bench.where(xs[0])
     assert placed(xs) == {"x1": 1, "x2": 1}
     assert bench.dispatcher.controller_of(xs[0]) is part  # with all that it has learned
-    bench.dispatcher.remove_worker("y")
+    bench.dispatcher.members.remove_worker("y")
     await bench.where(xs[0])
     assert bench.dispatcher.controller_of(xs[0]) is bench.dispatcher.controller
     assert len(bench.dispatcher.controller.state.queue) == 2
     bench.dispatcher.cancelled(next(ticket for ticket in xs if not ticket.worker))
-    bench.dispatcher.drain_worker("x1")
-    bench.dispatcher.resize_worker("x2", 3, 1000)
+    bench.dispatcher.members.drain_worker("x1")
+    bench.dispatcher.members.resize_worker("x2", 3, 1000)
     await bench.where(xs[0])
     assert placed(xs)["x2"] == 2
 
@@ -118,7 +118,7 @@ async def test_a_model_that_nobody_serves_any_more_waits_for_one_who_does(make) 
     bench.worker("x", slots=1, models="x"), bench.worker("y", models="y")
     xs = submit(bench, "x", 2)
     await bench.settle()
-    gone = bench.dispatcher.remove_worker("x")
+    gone = bench.dispatcher.members.remove_worker("x")
     waiting = next(ticket for ticket in xs if ticket not in gone)
     assert await bench.where(waiting) is None
     bench.worker("x", models="x")

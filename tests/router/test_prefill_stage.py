@@ -38,7 +38,7 @@ async def test_a_client_may_leave_at_any_point(pair: Pair, when: str) -> None:
         ticket, others = await waiting(pair)
     else:
         if when == "in line":
-            pair.dispatcher.drain_worker("a")
+            pair.dispatcher.members.drain_worker("a")
         ticket = pair.dispatcher.submit(SPLIT)
         if when == "in line":
             assert await pair.sent(ticket) is None
@@ -80,7 +80,7 @@ async def test_the_wait_for_a_prefill_ends_as_any_other(make) -> None:
 
 
 async def test_a_prompt_that_no_prefill_worker_can_hold(pair: Pair) -> None:
-    pair.dispatcher.resize_worker("a", 2, 9000)
+    pair.dispatcher.members.resize_worker("a", 2, 9000)
     with pytest.raises(RefusedError, match="largest prefill worker holds 2000"):
         pair.dispatcher.submit(exact(5000))
     ticket = pair.dispatcher.submit(Job("m", 40_000, can_split=True))  # an estimate refuses nobody
@@ -88,7 +88,7 @@ async def test_a_prompt_that_no_prefill_worker_can_hold(pair: Pair) -> None:
 
 
 async def test_the_worker_with_the_least_to_do_for_its_speed_is_chosen(pair: Pair) -> None:
-    pair.dispatcher.resize_worker("a", 50, 50_000)
+    pair.dispatcher.members.resize_worker("a", 50, 50_000)
     pair.pass_time(100.0)
     pair.dispatcher.prefill.resize_worker("p", 8, 20_000)
     pair.prefill_worker("fast", slots=8, kv_tokens=20_000)
@@ -106,7 +106,7 @@ async def test_the_worker_with_the_least_to_do_for_its_speed_is_chosen(pair: Pai
 
 
 async def test_a_prefill_worker_is_given_no_more_than_it_can_begin_with_and_hold(pair: Pair) -> None:
-    pair.dispatcher.resize_worker("a", 50, 500_000)
+    pair.dispatcher.members.resize_worker("a", 50, 500_000)
     pair.pass_time(100.0)
     load = pair.dispatcher.prefill.pool.loads["p"]
     assert load.has_room(2000)
@@ -133,7 +133,7 @@ async def test_no_more_is_prefilled_than_decode_workers_take_in_time(pair: Pair)
     assert pair.dispatcher.prefill.held_by == "decode"
     pair.dispatcher.finished(others[0], None, 3)
     assert await pair.sent(tickets[1]) == "p"  # one for the slot that is free
-    pair.dispatcher.drain_worker("a")
+    pair.dispatcher.members.drain_worker("a")
     for ticket in tickets:
         pair.dispatcher.cancelled(ticket)
     last = pair.dispatcher.submit(SPLIT)
@@ -210,7 +210,7 @@ async def test_models_and_priorities_in_line(pair: Pair) -> None:
 
 
 async def test_the_line_forgets_who_left(pair: Pair) -> None:
-    pair.dispatcher.drain_worker("a")
+    pair.dispatcher.members.drain_worker("a")
     for _ in range(300):
         pair.dispatcher.cancelled(pair.dispatcher.submit(SPLIT))
     assert len(pair.dispatcher.prefill._line) < 50

@@ -116,7 +116,7 @@ async def test_a_failed_one_is_tried_elsewhere_and_a_worker_may_go(make) -> None
     second = await bench.where(ticket)
     assert {first, second} == {"a", "b"}
     assert bench.leases() == 3
-    assert bench.dispatcher.remove_worker(second) == [ticket]
+    assert bench.dispatcher.members.remove_worker(second) == [ticket]
     bench.dispatcher.finished(ticket, None, 9)
     assert bench.leases() == 0
 

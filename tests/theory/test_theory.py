@@ -26,10 +26,10 @@ def test_dual_lp_integer_and_ours_in_this_order_at_any_prices(seed: int, items: 
         assert packing.dual(price) >= relaxed.value - 1e-6
         taken = pack(packing, price)
         assert packing.allows(taken)
-        assert packing.reward @ taken <= whole.value + 1e-6
+        assert packing.value(taken) <= whole.value + 1e-6
     for online in (first_order(packing), resolving(packing, 3)):
-        assert packing.allows(online.taken)
-        assert online.value(packing) <= whole.value + 1e-6
+        assert packing.allows(online)
+        assert packing.value(online) <= whole.value + 1e-6
 
 
 def test_knapsacks_follow_the_recipe() -> None:
@@ -52,7 +52,7 @@ def test_knapsacks_come_close_to_their_optimum() -> None:
 def test_invariant_12_regret_grows_no_faster_than_the_square_root() -> None:
     rows = list(regret((250, 1000, 4000), seeds=3))
     assert all(row["first_order"] > 0 for row in rows)
-    assert slope(rows, "first_order") <= 0.6
+    assert slope(rows, "first_order") <= 0.5
     assert all(row["resolving"] < row["first_order"] for row in rows)
 
 

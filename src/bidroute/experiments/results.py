@@ -66,10 +66,7 @@ class Result:
 
     def value(self, path: str) -> float:
         """A figure of the row by its dotted path, such as `e2e_s.p99`; NaN where the run has none."""
-        found: Any = self.row
-        for key in path.split("."):
-            found = found[key]
-        return math.nan if found is None else float(found)
+        return figure_of(self.row, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +75,11 @@ class Spread:
 
     median: float
     half_range: float
+
+    @classmethod
+    def of(cls, values: FloatArray) -> Spread:
+        """That of a figure's values over the seeds, float64[seeds]."""
+        return cls(median(values), float(np.ptp(values)) / 2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,15 @@ class Comparison:
 
     def spread(self, policy: str, path: str) -> Spread:
         """Median and half-range of a figure over the seeds."""
-        values = self.values(policy, path)
-        return Spread(median(values), float(np.ptp(values)) / 2.0)
+        return Spread.of(self.values(policy, path))
+
+
+def figure_of(row: Row, path: str) -> float:
+    """A figure by its dotted path, such as `e2e_s.p99`; NaN where the row has None."""
+    found: Any = row
+    for key in path.split("."):
+        found = found[key]
+    return math.nan if found is None else float(found)
 
 
 def quantiles(values_s: FloatArray) -> FloatArray:

@@ -11,25 +11,11 @@ which a request is worth most net of price. The reward per price, on that device
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from bidroute.core.fleet import Fleet
 from bidroute.core.queue import FloatArray, IntArray
-from bidroute.policies.alternatives_kernels import with_alternatives
+from bidroute.policies.alternatives_kernels import Choice, with_alternatives
 
 
-class Considered(NamedTuple):
-    """`devices` int64[D]: those offered, `offered` in number, then the alternatives to them, not offered now.
-
-    `wait_s` float64[D] until each can start a request that it has room for: 0 for those offered, else one period.
-    """
-
-    devices: IntArray
-    offered: int
-    wait_s: FloatArray
-
-
-def consider(fleet: Fleet, offered: IntArray, pace_s: FloatArray) -> Considered:
+def consider(fleet: Fleet, offered: IntArray, pace_s: FloatArray) -> Choice:
     """The offered devices and the fastest ones that are faster and not offered, by `pace_s` float64[G]."""
-    devices, wait_s = with_alternatives(pace_s, fleet.period_s, fleet.open_leases, fleet.active, offered)
-    return Considered(devices, len(offered), wait_s)
+    return with_alternatives(pace_s, fleet.period_s, fleet.open_leases, fleet.active, offered)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from bidroute._kernels import kernel
@@ -11,6 +13,15 @@ from bidroute.core.queue import FloatArray, IntArray
 # beats any other, and deciding stays cheap.
 FASTER_BY = 1.25
 MOST_ALTERNATIVES = 8  # the fastest; a decision's time grows with them
+
+
+class Choice(NamedTuple):
+    """The `devices` int64[D] of a decision: the first `offered` of them can start a request at once, the others, which
+    are not offered now, after `later_s` float64[D] (0 for those offered)."""
+
+    devices: IntArray
+    offered: int
+    later_s: FloatArray
 
 
 @kernel
@@ -51,15 +62,12 @@ def find_faster(
 @kernel
 def with_alternatives(
     pace_s: FloatArray, period_s: FloatArray, open_leases: IntArray, active: IntArray, offered: IntArray
-) -> tuple[IntArray, FloatArray]:
-    """The devices `offered` [D] and then the alternatives to them, with the seconds until each can start a request.
-
-    That is 0 for those offered, and one of its periods, `period_s` [G], for an alternative.
-    """
+) -> Choice:
+    """The devices `offered` [D], and then the alternatives to them, each in one of its periods, `period_s` [G]."""
     found = np.empty(MOST_ALTERNATIVES, dtype=np.int64)
     count = find_faster(pace_s, open_leases, active, offered, FASTER_BY, found)
-    devices, wait_s = np.empty(len(offered) + count, dtype=np.int64), np.zeros(len(offered) + count)
+    devices, later_s = np.empty(len(offered) + count, dtype=np.int64), np.zeros(len(offered) + count)
     devices[: len(offered)] = offered
     for k in range(count):
-        devices[len(offered) + k], wait_s[len(offered) + k] = found[k], period_s[found[k]]
-    return devices, wait_s
+        devices[len(offered) + k], later_s[len(offered) + k] = found[k], period_s[found[k]]
+    return Choice(devices, len(offered), later_s)

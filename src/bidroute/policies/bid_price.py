@@ -26,7 +26,8 @@ from bidroute.core.state import RoutingState
 from bidroute.errors import ConfigError
 from bidroute.policies.admission import HOLD_BY_VERDICT, Admission
 from bidroute.policies.admission_kernels import RELEASED
-from bidroute.policies.alternatives import Considered, consider
+from bidroute.policies.alternatives import consider
+from bidroute.policies.alternatives_kernels import Choice
 from bidroute.policies.arrivals import ArrivalHistory
 from bidroute.policies.base import Assignment, Decision, Explanation, Hold, Policy, Timing
 from bidroute.policies.bid_kernels import rank_by_best_device
@@ -147,17 +148,15 @@ class BidPrice(Policy):
         if not len(state.queue) or not devices:
             return []
         bidding = self._bidding(state)
-        considered = self._considered(state, devices, bidding)
-        bid = bidding.bids(now_s, state, considered.devices, considered.wait_s)
+        choice = self._choice(state, devices, bidding)
+        bid = bidding.bids(now_s, state, choice.devices, choice.later_s)
         rank_by_best_device(bid.reward, bid.value, bid.ratio)
         skips, prices = state.queue.skips.copy(), self.shadow_prices.snapshot()
         taken = dict(zip(*self._take(now_s, state, devices), strict=True))
         state.queue.skips[:] = skips
         self.shadow_prices.restore(prices)
-        self._admission.begin(state, considered.devices)
-        return [
-            self._explain_one(now_s, state, considered, bidding, bid, taken, request_id) for request_id in request_ids
-        ]
+        self._admission.begin(state, choice.devices)
+        return [self._explain_one(now_s, state, choice, bidding, bid, taken, request_id) for request_id in request_ids]
 
     def prices(self) -> PriceSnapshot:
         """Prices of all of a device's slots, and of all its KV, per period."""
@@ -173,24 +172,24 @@ class BidPrice(Policy):
         pace_s = state.fleet.paces.marginal_s(state.fleet.open_leases)
         return Bidding(self.objective, self.shadow_prices, self._price_scale, self.threshold_s, pace_s)
 
-    def _considered(self, state: RoutingState, devices: Sequence[int], bidding: Bidding) -> Considered:
+    def _choice(self, state: RoutingState, devices: Sequence[int], bidding: Bidding) -> Choice:
         return consider(state.fleet, np.asarray(devices, dtype=np.int64), bidding.pace_s)
 
     def _explain_one(
         self,
         now_s: float,
         state: RoutingState,
-        considered: Considered,
+        choice: Choice,
         bidding: Bidding,
         bid: Bids,
         taken: dict[int, int],
         request_id: int,
     ) -> Explanation:
         row = state.queue.position(request_id)
-        ready, position = considered.devices, int(np.argmax(bid.ratio[:, row]))
+        ready, position = choice.devices, int(np.argmax(bid.ratio[:, row]))
         held_by: Hold | None = None
         if request_id in taken:
-            held_by = None if taken[request_id] < considered.offered else Hold.FASTER
+            held_by = None if taken[request_id] < choice.offered else Hold.FASTER
             position = taken[request_id] if taken[request_id] < len(ready) else position
         elif bid.value[position, row] <= 0.0:
             held_by = Hold.PRICE
@@ -205,7 +204,7 @@ class BidPrice(Policy):
             device=int(ready[position]),
             now_s=now_s,
             wait_s=now_s - float(state.queue.arrival_s[row]),
-            reward=bidding.reward_terms(now_s, state, int(ready[position]), row, float(considered.wait_s[position])),
+            reward=bidding.reward_terms(now_s, state, int(ready[position]), row, float(choice.later_s[position])),
             price={
                 "slots": float(bid.costs.slots[position, row]),
                 "kv": float(bid.costs.kv[position, row]),
@@ -214,7 +213,7 @@ class BidPrice(Policy):
             rank=int(np.count_nonzero(bid.ratio.max(axis=0) > bid.ratio[:, row].max())),
             waiting=len(state.queue),
             held_by=held_by,
-            instead=[other for other, d in taken.items() if other != request_id and d < considered.offered],
+            instead=[other for other, d in taken.items() if other != request_id and d < choice.offered],
         )
 
 

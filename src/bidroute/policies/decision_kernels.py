@@ -16,7 +16,7 @@ from bidroute.core.queue import ID, FloatArray, IntArray, QueueColumns
 from bidroute.policies.admission_kernels import NUMBERS, View, load_batches
 from bidroute.policies.alternatives_kernels import with_alternatives
 from bidroute.policies.bid_kernels import Moment, bid_terms
-from bidroute.policies.release_kernels import Choice, Limits, release
+from bidroute.policies.release_kernels import Limits, release
 from bidroute.pricing.cost_kernels import Prices
 
 Fields = tuple[Any, ...]  # of a NamedTuple
@@ -99,14 +99,14 @@ def _decide(
     open_leases, period_s = fleet.totals[OPEN_LEASES], fleet.moments[PERIOD_S]
     pace_s = np.empty(len(open_leases))
     marginal_paces(fleet.moments, fleet.prior_s, open_leases, pace_s)
-    devices, later_s = with_alternatives(pace_s, period_s, open_leases, fleet.active, offered)
+    choice = with_alternatives(pace_s, period_s, open_leases, fleet.active, offered)
     rows = release(
         bid_terms(moment, weights, fleet, learned.class_tokens, pace_s),
         waiting,
         prices,
-        _look(fleet, learned, rule, devices),
+        _look(fleet, learned, rule, choice.devices),
         limits,
-        Choice(devices, len(offered), later_s),
+        choice,
         chosen,
         held,
     )

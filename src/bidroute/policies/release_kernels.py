@@ -38,6 +38,7 @@ from bidroute.policies.admission_kernels import (
     judge,
     startable,
 )
+from bidroute.policies.alternatives_kernels import Choice
 from bidroute.policies.bid_kernels import Terms, fill_bids, rank_by_best_device
 from bidroute.pricing.cost_kernels import Prices, Tables, tabulate
 
@@ -57,15 +58,6 @@ class Limits(NamedTuple):
     pairs: int
     spare: int
     idle_cut: float
-
-
-class Choice(NamedTuple):
-    """The `devices` int64[D] of a decision: the first `offered` of them can start a request at once, the others, to
-    which none is released now, after `later_s` float64[D]."""
-
-    devices: IntArray
-    offered: int
-    later_s: FloatArray
 
 
 class Ranking(NamedTuple):

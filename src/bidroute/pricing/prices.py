@@ -228,10 +228,3 @@ class ShadowPrices:
         """Put back the prices of a snapshot."""
         devices = len(snapshot.slot_price)
         self.slot_price[:devices], self.kv_price[:devices] = snapshot.slot_price, snapshot.kv_price
-
-    def cut(self, devices: IntArray, factor: float) -> None:
-        """Multiply all prices of `devices` by `factor`."""
-        if not len(devices):
-            return
-        self.slot_price[devices] *= factor
-        self.kv_price[devices] *= factor

@@ -1,4 +1,4 @@
-"""The dispatcher: what happens to requests and workers, when to decide, and the ledger of what runs where.
+"""The dispatcher: what happens to requests, when to decide, and the ledger of what runs where.
 
 Everything here runs on one event loop, but for price updates, which run in a thread on a frozen copy of the state.
 """
@@ -15,9 +15,10 @@ from functools import partial
 
 from bidroute.lengths import build_predictor
 from bidroute.policies import Controller, Policy, PolicySettings, build_policy
-from bidroute.router.attempts import HungError
+from bidroute.router.by_load import least_busy
 from bidroute.router.decisions import Decisions
 from bidroute.router.estimates import Estimates
+from bidroute.router.membership import Membership
 from bidroute.router.metrics import RouterMetrics
 from bidroute.router.off_loop import Updates
 from bidroute.router.prefill_pool import LeaseStage
@@ -62,6 +63,7 @@ class Dispatcher:
         self.room = WaitingRoom(self.roster, self.tickets, self._counts, clock)
         self.estimates = Estimates(self.roster, self.room, self.tickets, self.metrics)
         self.prefill = PrefillStage(self.roster, self.room, self._counts, clock, settings.kv_lease_s, self._prompt)
+        self.members = Membership(self.roster, self.room, self.tickets, clock, self._prompt)
         self._releases = Releases(self.roster, self.room, self.tickets, self._counts, clock, self.prefill.handed_over)
         self.log = self._releases.log
         self._updates = Updates(self.metrics, settings.update_s, off_loop=settings.updates_off_loop)
@@ -91,7 +93,7 @@ class Dispatcher:
     def _tick(self) -> None:
         """Time alone changes what is best: decide again while somebody waits."""
         self._ticking = self._loop.call_later(TICK_S, self._tick)
-        self._fit_capacities()
+        self.members.fit_capacities()
         self.room.time_the_rest()
         if self.room.to_readmit:
             self.room.readmit_some()
@@ -112,86 +114,6 @@ class Dispatcher:
     def _decide(self) -> None:
         self._prompted = False
         self._decisions.decide()
-
-    # --- workers ----------------------------------------------------------------------------------------------------
-
-    def add_worker(self, worker: Worker) -> None:
-        """A worker joins with the capacity it has; it ramps up. Raises ConfigError when its name is taken."""
-        something_runs = len(self.tickets) > len(self.room)
-        elsewhere = self.roster.add(worker, self.clock() if something_runs else -math.inf)
-        self._fit_capacities()
-        self.room.rehome(elsewhere)
-        self.room.readmit()
-        self._prompt()
-
-    def drain_worker(self, name: str) -> None:
-        """It finishes what it has and takes nothing new."""
-        worker = self.worker(name)
-        worker.draining = True
-        self._follow(worker)
-
-    def rename_worker(self, worker: Worker, name: str) -> None:
-        """Another worker is to have its name."""
-        self.roster.rename(worker, name)
-
-    def resize_worker(self, name: str, batch_slots: int, kv_tokens: int) -> None:
-        """Its capacity is another."""
-        worker = self.worker(name)
-        worker.batch_slots, worker.kv_tokens = batch_slots, kv_tokens
-        self._fit_capacities()
-        self.room.set_apart_stranded()
-        self._prompt()
-
-    def remove_worker(self, name: str) -> list[Ticket]:
-        """It is gone: its leases are closed and its tickets returned, for the proxy to retry or to end."""
-        leases, elsewhere = self.roster.remove(name)
-        gone = [self.tickets[lease.request_id] for lease in leases if lease.request_id in self.tickets]
-        for ticket in gone:
-            ticket.worker = None
-            ticket.siblings.clear()
-        self.room.set_apart_stranded()
-        if elsewhere:
-            self.room.rehome(elsewhere)
-            self.room.readmit()
-        return gone
-
-    def worker(self, name: str) -> Worker:
-        """The worker of this name. Raises ConfigError when there is none."""
-        return self.roster.worker(name)
-
-    def worker_alive(self, worker: Worker) -> None:
-        """It answered a scrape: an open breaker may now be half open."""
-        if worker.breaker.alive(self.clock()):
-            log.info("worker %s answers again; trying one request", worker.name)
-            self._follow(worker)
-
-    def worker_dead(self, worker: Worker, detail: str) -> None:
-        """It cannot be reached."""
-        if worker.breaker.fault(self.clock(), certain=True):
-            log.warning("worker %s is out: %s", worker.name, detail)
-            self._follow(worker)
-
-    def worker_hangs(self, worker: Worker, silent_s: float) -> None:
-        """Its engine stands still: it is out, and its requests end; those that have no byte yet are tried elsewhere."""
-        self.worker_dead(worker, f"its engine has stood still for {silent_s:.1f} s")
-        for ticket in [ticket for ticket in self.tickets.values() if ticket.worker is worker]:
-            if ticket.stop is not None:
-                ticket.stop(HungError(round(silent_s, 1)))
-
-    def _follow(self, worker: Worker) -> None:
-        """Bring the fleet in line with what the worker may be sent."""
-        self._fit_capacities()
-        self.roster.follow(worker)
-        if worker.accepts():
-            self.room.readmit()
-        else:
-            self.room.set_apart_stranded()
-        self._prompt()
-
-    def _fit_capacities(self) -> None:
-        """Bring the fleet's capacities in line with what is believed of the workers now."""
-        if self.roster.fit_capacities(self.clock()):
-            self.room.readmit()
 
     # --- what others look at ----------------------------------------------------------------------------------------
 
@@ -239,11 +161,10 @@ class Dispatcher:
 
     def least_busy(self, model: str) -> Worker:
         """A worker for a request that has no price, such as an embedding. Raises RefusedError when there is none."""
-        able = [worker for worker in self.workers.values() if worker.accepts() and worker.serves(model)]
-        if not able:
+        worker = least_busy(self.workers.values(), self.controller.state.fleet, model) if self.workers else None
+        if worker is None:
             raise RefusedError(503, "no_worker", "no worker takes such requests now", 5.0)
-        leases = self.controller.state.fleet.open_leases
-        return min(able, key=lambda worker: leases[worker.device] / worker.batch_slots)
+        return worker
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -305,7 +226,7 @@ class Dispatcher:
         if worker.breaker.success():
             log.info("worker %s is back", worker.name)
             worker.joined_s = now_s
-            self._follow(worker)
+            self.members.follow(worker)
         self._prompt()
 
     def prefilled(self, ticket: Ticket, params: bytes, prompt_tokens: int | None) -> None:
@@ -353,10 +274,10 @@ class Dispatcher:
         now_s = self.clock()
         if failure is Failure.BACK_PRESSURE:
             worker.pressed(now_s, int(self.controller.state.fleet.open_leases[worker.device]))
-            self._fit_capacities()
+            self.members.fit_capacities()
         elif failure is not Failure.CLIENT and worker.breaker.fault(now_s, certain=failure is Failure.STALLED):
             log.warning("worker %s is out: %s", worker.name, detail)
-            self._follow(worker)
+            self.members.follow(worker)
         self._prompt()
 
     def _count_failed(self, ticket: Ticket, failed_id: int) -> None:

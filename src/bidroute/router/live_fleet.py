@@ -23,6 +23,7 @@ from bidroute.router.discovery import Capacity, SlotEstimate, UnreachableError, 
 from bidroute.router.dispatcher import Dispatcher
 from bidroute.router.explanations import explained
 from bidroute.router.fleet_admin import NoSuchError, worker_name
+from bidroute.router.membership import Membership
 from bidroute.router.others import Others, Ours
 from bidroute.router.prefill_pool import LeaseStage
 from bidroute.router.prefill_stage import PrefillStage
@@ -199,7 +200,9 @@ class LiveFleet:
             prompts = ledger.prompt_tokens[ledger.state == LeaseState.PREFILLING]
             if progress.hangs(silent_s, int(prompts.max(initial=0))):
                 progress.given_up(now_s)
-                self.dispatcher.worker_hangs(worker, silent_s)  # again, if one was just being sent the time before
+                self.dispatcher.members.worker_hangs(
+                    worker, silent_s
+                )  # again, if one was just being sent the time before
         return progress.waits
 
     def _follow_progress(self, worker: Worker, before: Reading, now: Reading, duration_s: float) -> None:
@@ -324,9 +327,9 @@ class LiveFleet:
         load = self.dispatcher.prefill.pool.loads.get(name)
         return self.dispatcher.workers.get(name) if load is None else load.worker
 
-    def _keeper(self, worker: Worker) -> Dispatcher | PrefillStage:
+    def _keeper(self, worker: Worker) -> Membership | PrefillStage:
         """Who is to be told of changes to it."""
-        return self.dispatcher.prefill if worker.role == PREFILL else self.dispatcher
+        return self.dispatcher.prefill if worker.role == PREFILL else self.dispatcher.members
 
     # --- what it looks like now -------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ def regret(sizes: tuple[int, ...] = SIZES, seeds: int = 10) -> Iterator[Row]:
             packing = iid_requests(items, RESOURCES, seed)
             hindsight = solve(packing).value
             online = first_order(packing), resolving(packing, max(items // RESOLVES, 1))
-            lost.append((hindsight - online[0].value(packing), hindsight - online[1].value(packing)))
+            lost.append((hindsight - packing.value(online[0]), hindsight - packing.value(online[1])))
         first, solved = np.mean(lost, axis=0)
         yield {"requests": items, "first_order": float(first), "resolving": float(solved), "seeds": seeds}
 
@@ -53,7 +53,7 @@ def knapsacks(
                 packing = chu_beasley(items, resources, tight, seed)
                 began_s = time.perf_counter()
                 price, _ = descend(packing, ROUNDS, items, seed)
-                ours = float(packing.reward @ pack(packing, price))
+                ours = packing.value(pack(packing, price))
                 ours_s = time.perf_counter() - began_s
                 relaxed, whole = solve(packing), solve(packing, integer=True, time_limit_s=time_limit_s)
                 yield {

@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bidroute.core.queue import BoolArray, FloatArray
 from bidroute.theory.packing import Packing, solve
 
 
-@dataclass(frozen=True, slots=True)
-class Online:
-    """`taken` bool[n]; `price` float64[m] at the end."""
-
-    taken: BoolArray
-    price: FloatArray
-
-    def value(self, packing: Packing) -> float:
-        """What was earned."""
-        return float(packing.reward @ self.taken)
-
-
-def first_order(packing: Packing, start: FloatArray | None = None) -> Online:
-    """One projected subgradient step per item: p ← max(0, p + η (use − capacity left per item left)), η = scale/√n.
+def first_order(packing: Packing) -> BoolArray:
+    """What is taken, bool[n], with one projected subgradient step per item:
+    p ← max(0, p + η (use − capacity left per item left)), η = scale/√n.
 
     Rows are fractions of capacity and prices are in units of reward, as in the router.
     """
-    return _run(packing, 0, start)
+    return _run(packing, 0)
 
 
-def resolving(packing: Packing, every: int) -> Online:
-    """First-order steps until `every` items have come; then, every `every` items, the prices of the LP of the past for
-    the capacity that is left, held until the next."""
-    return _run(packing, every, None)
+def resolving(packing: Packing, every: int) -> BoolArray:
+    """What is taken, bool[n], with first-order steps until `every` items have come; then, every `every` items, at the
+    prices of the LP of the past for the capacity that is left, held until the next."""
+    return _run(packing, every)
 
 
-def _run(packing: Packing, every: int, start: FloatArray | None) -> Online:
+def _run(packing: Packing, every: int) -> BoolArray:
     rows, items = packing.use.shape
     share = packing.use / packing.capacity[:, None]
     left = np.ones(rows)
     scale = float(packing.reward.sum() / share.sum())
     step = scale * np.sqrt(items) / rows
-    price = np.zeros(rows) if start is None else start.copy()
+    price = np.zeros(rows)
     taken = np.zeros(items, dtype=np.bool_)
     for item in range(items):
         if every and item and item % every == 0:
@@ -55,7 +42,7 @@ def _run(packing: Packing, every: int, start: FloatArray | None) -> Online:
         if every and item >= every:
             continue
         price = np.maximum(price + step * (wanted * share[:, item] - target), 0.0)
-    return Online(taken, price)
+    return taken
 
 
 def _price_of_past(packing: Packing, share: FloatArray, left: FloatArray, item: int) -> FloatArray:

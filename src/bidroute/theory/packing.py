@@ -23,6 +23,10 @@ class Packing:
         """An upper bound on every packing, at any prices ≥ 0, float64[m] (weak duality)."""
         return float(self.capacity @ price + np.maximum(self.reward - price @ self.use, 0.0).sum())
 
+    def value(self, taken: BoolArray) -> float:
+        """What these items, bool[n], earn."""
+        return float(self.reward @ taken)
+
     def allows(self, taken: BoolArray) -> bool:
         """Whether these items, bool[n], fit together."""
         return bool(np.all(self.use @ taken <= self.capacity * (1.0 + 1e-9)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import numpy as np
 from bidroute.core.queue import FloatArray
 from bidroute.experiments.frontier.candidates import Candidate
 from bidroute.experiments.measures import MEASURES, Measure
-from bidroute.experiments.results import Row, Spread
+from bidroute.experiments.results import Row, Spread, figure_of
 
 _BY_PATH = {measure.path: measure for measure in MEASURES}
 FRONT_MEASURES = tuple(
@@ -29,23 +28,15 @@ class Outcome:
 
     def values(self, path: str) -> FloatArray:
         """A figure by its dotted path over the seeds, float64[seeds]; NaN where a run has none."""
-        return np.array([_figure(row, path) for row in self.rows])
+        return np.array([figure_of(row, path) for row in self.rows])
 
     def median(self, path: str) -> float:
         """The median of a figure over the seeds."""
-        return float(np.median(self.values(path)))
+        return self.spread(path).median
 
     def spread(self, path: str) -> Spread:
         """Median and half of the range over the seeds."""
-        values = self.values(path)
-        return Spread(float(np.median(values)), float(np.ptp(values)) / 2.0)
-
-
-def _figure(row: Row, path: str) -> float:
-    found: object = row
-    for key in path.split("."):
-        found = found[key]  # type: ignore[index]  # plain JSON data
-    return math.nan if found is None else float(found)  # type: ignore[arg-type]
+        return Spread.of(self.values(path))
 
 
 def costs(outcomes: Sequence[Outcome], measures: Sequence[Measure] = FRONT_MEASURES) -> FloatArray:
