@@ -25,7 +25,7 @@ def test_small_ones_run_little():
     plan = Plan(None, small=True)
     words = arguments(Command("a", "compare --requests 6000 --policies fifo"), plan)
     assert words == ["compare", "--requests", "60", "--policies", "fifo", "--seeds", "1", "--jobs", "1"]
-    assert arguments(Command("a", "bound --n 5"), plan) == ["bound", "--n", "5"]
+    assert arguments(Command("a", "theory --part regret"), plan) == ["theory", "--part", "regret"]
 
 
 def test_a_small_version_of_every_kind_of_command_is_made(tmp_path, capsys):

@@ -23,7 +23,15 @@ from tools.results.sections import AZURE_CONV, FLEETS, Command, Section
 MANIFEST = "manifest.json"
 PAGE = "README.md"
 SMALL = {"--requests": "60", "--seeds": "1", "--points": "1", "--jobs": "1"}  # what a small version runs
-_SMALL_IS_FEW = {"compare": ("--requests", "--seeds", "--jobs"), "sweep": tuple(SMALL), "recommend": tuple(SMALL)}
+_FEW_RUNS = ("--requests", "--seeds", "--jobs")
+_SMALL_IS_FEW = {
+    "compare": _FEW_RUNS,
+    "ladder": _FEW_RUNS,
+    "robustness": _FEW_RUNS,
+    "bound": ("--requests", "--seeds"),
+    "sweep": tuple(SMALL),
+    "recommend": tuple(SMALL),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,7 @@ def page(sections: Sequence[Section], plan: Plan, manifest: dict[str, Any]) -> s
     parts = [
         "# Results, as printed\n",
         "Made by `make results`. Every block is the output of the command above it; runs use seeds 0 to N-1, where N "
-        "is its `--seeds` (3 for `compare`, 2 for `sweep` and `recommend` where not said).\n",
+        "is its `--seeds` (where not said 3 for `compare`, 2 for `sweep` and `recommend`, 1 for `bound`).\n",
         f"Processor: {where['processor']}, {where['cores']} cores; Python {where['python']}, numpy {where['numpy']}, "
         f"numba {where['numba']}.\n",
     ]

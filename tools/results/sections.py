@@ -48,6 +48,11 @@ _SCENARIOS = (
     ("kv-none", "--speedup 13 --batch-slots 128 --kv-tokens 50000 --lengths none"),
     ("slots", "--speedup 17 --batch-slots 64 --kv-tokens 100000 --lengths oracle"),
 )
+_BOUND = f"--trace {AZURE_CONV} --requests 6000 --devices 4"
+_BOUND_BY = (
+    ("kv", "--speedup 13 --batch-slots 128 --kv-tokens 50000"),
+    ("slots", "--speedup 17 --batch-slots 64 --kv-tokens 100000"),
+)
 _BASIC = "--policies join_shortest_queue,fifo+safety,bid_price"
 _MAIN = "join_shortest_queue,weighted_least_connections,fifo+safety,least_footprint+safety+ageing,bid_price"
 _UNLIKE = _MAIN.replace("fifo+safety", "least_predicted_work")
@@ -92,6 +97,24 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section("A recommendation", (Command("recommend", "recommend --goal 'ttft_p99<4, min e2e_mean' --requests 1500"),)),
+    Section(
+        "What each idea is worth",
+        (
+            Command(
+                "ladder",
+                "ladder --trace builtin:azure-conv-like --trace builtin:azure-code-like --seeds 2",
+                charts=True,
+            ),
+        ),
+    ),
+    Section("Robustness", (Command("robustness", "robustness --seeds 2"),)),
+    Section(
+        "Bounds",
+        (
+            Command("bound-conv", "bound --requests 600 --devices 2 --batch-slots 64 --kv-tokens 100000"),
+            *(Command(f"bound-azure-{name}", f"bound {_BOUND} {how}") for name, how in _BOUND_BY),
+        ),
+    ),
     Section(
         "Built-in workloads",
         (
