@@ -14,6 +14,8 @@ BAD_OPTIONS = [
     (["--batch-slots", "0"], "batch-slots: 0"),
     (["--kv-tokens", "0"], "kv-tokens: 0"),
     (["--kv-tokens", "3"], "KV tokens"),
+    (["--load", "0"], "load: 0"),
+    (["--load", "0.9", "--speedup", "2"], "give one"),
     (["--speedup", "0"], "speedup: 0"),
     (["--speedup", "nan"], "speedup: nan"),
     (["--speedup", "inf"], "speedup: inf"),

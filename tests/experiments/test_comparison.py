@@ -81,11 +81,11 @@ def test_when_all_are_refused_it_is_an_error(tmp_path):
         compare(ScenarioSettings(trace=str(path), kv_tokens=100), ["round_robin"], seeds=1)
 
 
-def test_an_odd_load_is_noted_with_the_speedup_that_mends_it(tmp_path):
+def test_an_odd_load_is_noted_with_the_option_that_mends_it(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,5\n100,10,5\n")
     notes = compare(ScenarioSettings(trace=str(path)), ["round_robin"], seeds=1).notes
-    assert any("--speedup" in note for note in notes)
+    assert any("--load" in note for note in notes)
 
 
 @pytest.mark.parametrize(

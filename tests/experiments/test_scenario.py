@@ -28,6 +28,13 @@ def test_a_builtin_workload_is_drawn_by_seed_and_brought_to_the_target_load():
     assert first.prompt_tokens.tolist() != second.prompt_tokens.tolist()
 
 
+def test_any_workload_is_brought_to_the_load_asked_for(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,5\n1.5,20,6\n3,30,7\n")
+    for settings in (ScenarioSettings(requests=400, load=0.4), ScenarioSettings(trace=str(path), load=0.4)):
+        assert prepare(settings, [0]).load.load == pytest.approx(0.4, rel=0.01)
+
+
 def test_a_recorded_trace_is_the_same_for_every_seed_as_recorded(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,5\n1.5,20,6\n3,30,7\n")

@@ -14,6 +14,7 @@ from bidroute.experiments.settings import ScenarioSettings
         ("devices", -1, "devices"),
         ("batch_slots", 0, "batch-slots"),
         ("kv_tokens", 0, "kv-tokens"),
+        ("load", -0.5, "load"),
         ("speedup", 0.0, "speedup"),
         ("speedup", math.nan, "speedup"),
         ("speedup", math.inf, "speedup"),

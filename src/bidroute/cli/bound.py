@@ -20,7 +20,7 @@ from bidroute.report.sentences import fleet_phrase
 
 
 @options.with_scenario(
-    "trace", "requests", "skip_bad_rows", "speedup", "devices", "batch_slots", "kv_tokens", "fleet", "latency"
+    "trace", "requests", "skip_bad_rows", "speedup", "load", "devices", "batch_slots", "kv_tokens", "fleet", "latency"
 )
 def bound_command(
     *,

@@ -60,6 +60,16 @@ Speedup = Annotated[
         f"fleet to {TARGET_LOAD:g} of its estimated capacity.",
     ),
 ]
+Load = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X",
+        show_default=False,
+        rich_help_panel=_WORKLOAD,
+        help="Instead of --speedup: let them arrive as fast as loads the fleet to X of its estimated capacity, such as "
+        "0.85.",
+    ),
+]
 Devices = Annotated[
     int | None,
     typer.Option(
@@ -215,6 +225,7 @@ _SCENARIO: dict[str, tuple[Any, Any]] = {
     "requests": (Requests, None),
     "skip_bad_rows": (SkipBadRows, False),
     "speedup": (Speedup, None),
+    "load": (Load, None),
     "devices": (Devices, None),
     "batch_slots": (BatchSlots, None),
     "kv_tokens": (KvTokens, None),

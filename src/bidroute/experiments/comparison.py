@@ -142,9 +142,9 @@ def _notes(experiment: Experiment, results: list[Result]) -> list[str]:
     if all(result.row["refused"] == len(workload) for result in results):
         raise ConfigError("every request was refused: none fits a device; give more KV tokens or smaller blocks")
     load = experiment.load.load
-    if math.isfinite(load) and not 0.5 <= load <= 1.5 and experiment.settings.speedup is None:
-        factor = experiment.speedup * TARGET_LOAD / load
-        notes.append(f"the load is {load:.2f}; --speedup {factor:.3g} would bring it to {TARGET_LOAD:g}")
+    asked = experiment.settings.speedup is not None or experiment.settings.load is not None
+    if math.isfinite(load) and not 0.5 <= load <= 1.5 and not asked:
+        notes.append(f"the load is {load:.2f}; --load {TARGET_LOAD:g} would bring it to {TARGET_LOAD:g}")
     return notes
 
 

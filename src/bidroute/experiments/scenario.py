@@ -117,7 +117,9 @@ def _workload(settings: ScenarioSettings, seed: int) -> Workload:
 
 
 def _default_speedup(settings: ScenarioSettings, recorded: LoadEstimate) -> float:
-    """As recorded for a file; for a built-in workload whatever loads the fleet well."""
+    """What gives the load asked for; else as recorded for a file, and whatever loads the fleet well for a built-in."""
+    if settings.load is not None:
+        return speedup_for_load(recorded, settings.load)
     return speedup_for_load(recorded) if settings.is_builtin else 1.0
 
 

@@ -34,15 +34,17 @@ _MOST = {
 class ScenarioSettings:
     """What to run. None means "not given": the defaults then depend on the workload and on the fleet.
 
-    `trace` is a file, or `builtin:NAME`; `fleet` a YAML file that replaces `devices`, `batch_slots` and
-    `kv_tokens`; `mode` is `decode`, `aggregated` or `disaggregated:P`; `engine` is `key=value,…`; `latency` and
-    `prefill` are `affine:…` in seconds or the name of a packaged table; `slo` is `ttft=S,e2e=S,tpot=S` in seconds.
+    `trace` is a file, or `builtin:NAME`; `load`, instead of `speedup`, the share of the fleet's estimated capacity that
+    arrivals come to; `fleet` a YAML file that replaces `devices`, `batch_slots` and `kv_tokens`; `mode` is `decode`,
+    `aggregated` or `disaggregated:P`; `engine` is `key=value,…`; `latency` and `prefill` are `affine:…` in seconds or
+    the name of a packaged table; `slo` is `ttft=S,e2e=S,tpot=S` in seconds.
     """
 
     trace: str = DEFAULT_TRACE
     requests: int | None = None
     skip_bad_rows: bool = False
     speedup: float | None = None
+    load: float | None = None
     devices: int | None = None
     batch_slots: int | None = None
     kv_tokens: int | None = None
@@ -59,8 +61,11 @@ class ScenarioSettings:
     def __post_init__(self) -> None:
         for name, most in _MOST.items():
             _check_count(name, getattr(self, name), most)
-        if self.speedup is not None and not (math.isfinite(self.speedup) and self.speedup > 0):
-            raise ConfigError(f"speedup: {self.speedup}; expected a positive number, such as 13")
+        if self.speedup is not None and self.load is not None:
+            raise ConfigError("--speedup and --load were both given; give one")
+        for name, value, example in (("speedup", self.speedup, "13"), ("load", self.load, "0.85")):
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{name}: {value}; expected a positive number, such as {example}")
         if not 0 <= self.recompute_s_per_token <= 1:
             raise ConfigError(f"recompute: {self.recompute_s_per_token}; expected seconds per token, 0 to 1")
         if self.fleet is not None:

@@ -126,7 +126,8 @@ def _two_parts(settings: ScenarioSettings, seeds: int) -> tuple[Experiment, Expe
     if settings.is_builtin:
         searched_seeds, check_seeds = list(range(seeds)), list(range(seeds, 2 * seeds))
         first = prepare(settings, searched_seeds)
-        second = prepare(replace(settings, speedup=first.speedup), check_seeds)  # which may depend on the draw
+        as_fast = replace(settings, speedup=first.speedup, load=None)  # the speed-up may depend on the draw
+        second = prepare(as_fast, check_seeds)
         return first, second, (_seeds(searched_seeds), f"new draws of it, {_seeds(check_seeds)}")
     whole = prepare(settings, list(range(seeds)))
     count = len(whole.first.workload)
