@@ -7,7 +7,7 @@ from bidroute.core.devices import Device
 from bidroute.core.objective import Objective
 from bidroute.core.state import RoutingState
 from bidroute.policies.alternatives import consider
-from bidroute.policies.alternatives_kernels import FASTER_BY, MOST_ALTERNATIVES
+from bidroute.policies.alternatives_kernels import FASTER_BY, FASTER_BY_WHERE_FEW_WAIT, FEW_WAIT, MOST_ALTERNATIVES
 from bidroute.policies.base import Hold
 from bidroute.policies.bid_price import BidPrice
 from tests.policies.states import state
@@ -16,8 +16,8 @@ FAST, SLOW = Device("fast", 2, 1000, period_s=0.01), Device("slow", 8, 1000, per
 RUNS = (0, 10, 5, 0, 40)  # a lease on the fast device
 
 
-def considered(made: RoutingState, *offered: int) -> list[int]:
-    found = consider(made.fleet, np.array(offered), made.fleet.period_s)
+def considered(made: RoutingState, *offered: int, waiting: int = FEW_WAIT) -> list[int]:
+    found = consider(made.fleet, np.array(offered), made.fleet.period_s, waiting)
     assert found.offered == len(offered)
     later = found.devices[found.offered :]
     np.testing.assert_array_equal(found.later_s[found.offered :], made.fleet.period_s[later])
@@ -38,8 +38,15 @@ def test_no_alternative() -> None:
     draining.fleet.drain(0)
     assert considered(draining, 1) == []
     assert considered(state([FAST, SLOW], leases=[(1, 10, 5, 0, 40)]), 0) == []
-    hardly = Device("hardly", 2, 1000, period_s=SLOW.period_s / FASTER_BY * 1.01)
+    hardly = Device("hardly", 2, 1000, period_s=SLOW.period_s / FASTER_BY_WHERE_FEW_WAIT * 1.01)
     assert considered(state([hardly, SLOW], leases=[RUNS]), 1) == []
+
+
+def test_a_device_that_is_hardly_faster_is_an_alternative_only_where_few_wait() -> None:
+    faster = Device("faster", 2, 1000, period_s=SLOW.period_s / FASTER_BY * 1.01)
+    made = state([faster, SLOW], leases=[RUNS])
+    assert considered(made, 1, waiting=FEW_WAIT) == [0]
+    assert considered(made, 1, waiting=FEW_WAIT + 1) == []
 
 
 def test_the_fastest_alternatives_are_kept() -> None:

@@ -52,7 +52,8 @@ def test_one_call_decides_as_its_parts_do(seed: int) -> None:
     before, skips, held = prices.snapshot(), queue.skips.copy(), np.empty((2, REASONS), dtype=np.int64)
 
     bidding = Bidding(Objective(), prices, 0.5, 4.0, fleet.paces.marginal_s(fleet.open_leases))
-    choice, admission, chosen = consider(fleet, offered, bidding.pace_s), Admission(max_skips=2), np.empty(20, np.int64)
+    choice = consider(fleet, offered, bidding.pace_s, len(queue))
+    admission, chosen = Admission(max_skips=2), np.empty(20, np.int64)
     admission.begin(waiting, choice.devices)
     fields = bidding.terms(6.0, waiting), queue.columns(), prices.view(waiting), admission.view
     rows = release(*fields, LIMITS, choice, chosen, held[0])

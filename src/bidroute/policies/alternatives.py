@@ -16,6 +16,7 @@ from bidroute.core.queue import FloatArray, IntArray
 from bidroute.policies.alternatives_kernels import Choice, with_alternatives
 
 
-def consider(fleet: Fleet, offered: IntArray, pace_s: FloatArray) -> Choice:
-    """The offered devices and the fastest ones that are faster and not offered, by `pace_s` float64[G]."""
-    return with_alternatives(pace_s, fleet.period_s, fleet.open_leases, fleet.active, offered)
+def consider(fleet: Fleet, offered: IntArray, pace_s: FloatArray, waiting: int) -> Choice:
+    """The offered devices and the fastest ones that are faster and not offered, by `pace_s` float64[G], for `waiting`
+    requests."""
+    return with_alternatives(pace_s, fleet.period_s, fleet.open_leases, fleet.active, offered, waiting)

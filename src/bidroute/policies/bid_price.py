@@ -173,7 +173,7 @@ class BidPrice(Policy):
         return Bidding(self.objective, self.shadow_prices, self._price_scale, self.threshold_s, pace_s)
 
     def _choice(self, state: RoutingState, devices: Sequence[int], bidding: Bidding) -> Choice:
-        return consider(state.fleet, np.asarray(devices, dtype=np.int64), bidding.pace_s)
+        return consider(state.fleet, np.asarray(devices, dtype=np.int64), bidding.pace_s, len(state.queue))
 
     def _explain_one(
         self,

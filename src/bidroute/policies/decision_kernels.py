@@ -99,7 +99,7 @@ def _decide(
     open_leases, period_s = fleet.totals[OPEN_LEASES], fleet.moments[PERIOD_S]
     pace_s = np.empty(len(open_leases))
     marginal_paces(fleet.moments, fleet.prior_s, open_leases, pace_s)
-    choice = with_alternatives(pace_s, period_s, open_leases, fleet.active, offered)
+    choice = with_alternatives(pace_s, period_s, open_leases, fleet.active, offered, waiting.n)
     rows = release(
         bid_terms(moment, weights, fleet, learned.class_tokens, pace_s),
         waiting,
