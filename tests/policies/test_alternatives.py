@@ -5,6 +5,7 @@ import pytest
 
 from bidroute.core.devices import Device
 from bidroute.core.objective import Objective
+from bidroute.core.requests import Request
 from bidroute.core.state import RoutingState
 from bidroute.policies.alternatives import consider
 from bidroute.policies.alternatives_kernels import FASTER_BY, FASTER_BY_WHERE_FEW_WAIT, FEW_WAIT, MOST_ALTERNATIVES
@@ -47,6 +48,14 @@ def test_a_device_that_is_hardly_faster_is_an_alternative_only_where_few_wait() 
     made = state([faster, SLOW], leases=[RUNS])
     assert considered(made, 1, waiting=FEW_WAIT) == [0]
     assert considered(made, 1, waiting=FEW_WAIT + 1) == []
+
+
+def test_a_device_that_processes_prompts_is_an_alternative_only_where_it_is_much_faster() -> None:
+    for faster_by, found in ((FASTER_BY / 1.01, []), (FASTER_BY * 1.01, [0])):
+        made = state([Device("faster", 2, 1000, period_s=SLOW.period_s / faster_by), SLOW])
+        made.fleet.open(Request(9, 0.0, 10), 0, 0)
+        made.fleet.start(9, prefilled=False)
+        assert considered(made, 1) == found
 
 
 def test_the_fastest_alternatives_are_kept() -> None:

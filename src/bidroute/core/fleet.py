@@ -27,7 +27,7 @@ PENDING, PREFILLING, DECODING = int(LeaseState.PENDING), int(LeaseState.PREFILLI
 
 
 # Rows of `FleetColumns.totals` that kernels read by name.
-OPEN_LEASES, BATCH_SLOTS, KV_TOKENS, BLOCK_SIZE, USABLE_KV_TOKENS = 0, 5, 6, 7, 8
+OPEN_LEASES, PREFILL_TOKENS, BATCH_SLOTS, KV_TOKENS, BLOCK_SIZE, USABLE_KV_TOKENS = 0, 4, 5, 6, 7, 8
 
 
 class FleetColumns(NamedTuple):

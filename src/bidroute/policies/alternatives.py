@@ -19,4 +19,4 @@ from bidroute.policies.alternatives_kernels import Choice, with_alternatives
 def consider(fleet: Fleet, offered: IntArray, pace_s: FloatArray, waiting: int) -> Choice:
     """The offered devices and the fastest ones that are faster and not offered, by `pace_s` float64[G], for `waiting`
     requests."""
-    return with_alternatives(pace_s, fleet.period_s, fleet.open_leases, fleet.active, offered, waiting)
+    return with_alternatives(pace_s, fleet.columns(), offered, waiting)

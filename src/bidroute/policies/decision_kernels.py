@@ -11,7 +11,7 @@ import numpy as np
 
 from bidroute._kernels import kernel
 from bidroute.core.fleet import OPEN_LEASES, FleetColumns
-from bidroute.core.pace_kernels import PERIOD_S, marginal_paces
+from bidroute.core.pace_kernels import marginal_paces
 from bidroute.core.queue import ID, FloatArray, IntArray, QueueColumns
 from bidroute.policies.admission_kernels import NUMBERS, View, load_batches
 from bidroute.policies.alternatives_kernels import with_alternatives
@@ -96,10 +96,10 @@ def _decide(
     chosen: IntArray,
     held: IntArray,
 ) -> int:
-    open_leases, period_s = fleet.totals[OPEN_LEASES], fleet.moments[PERIOD_S]
+    open_leases = fleet.totals[OPEN_LEASES]
     pace_s = np.empty(len(open_leases))
     marginal_paces(fleet.moments, fleet.prior_s, open_leases, pace_s)
-    choice = with_alternatives(pace_s, period_s, open_leases, fleet.active, offered, waiting.n)
+    choice = with_alternatives(pace_s, fleet, offered, waiting.n)
     rows = release(
         bid_terms(moment, weights, fleet, learned.class_tokens, pace_s),
         waiting,
