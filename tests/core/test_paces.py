@@ -67,6 +67,27 @@ def test_another_clock_rate_shows_at_once() -> None:
     assert marginal_s(made, 5)[0] - delay_s == pytest.approx(2 * (EMPTY_S + 6 * PER_REQUEST_S), rel=0.1)
 
 
+def test_long_iterations_count_by_their_mean_and_not_by_which_device_had_one_just_now() -> None:
+    """Every sixth iteration processes a prompt for 40 ms; one of the devices has just done so."""
+    made, period_s, prompt_s = paces(0.05, 0.05), EMPTY_S + 6 * PER_REQUEST_S, 0.04
+    for iteration in range(6000):
+        for device in range(2):
+            made.observe(device, 6, 1, period_s + prompt_s * (iteration % 6 == device))
+    made.observe(0, 6, 1, period_s + prompt_s)
+    np.testing.assert_allclose(made.period_s, period_s + prompt_s / 6, rtol=0.1)
+    just_now_s, before_s = marginal_s(made, 5, 5)
+    assert just_now_s == pytest.approx(before_s, rel=0.03)
+    others_s = 5 * made.moments[kernels.SLOPE_S, 1]
+    assert before_s - others_s == pytest.approx(period_s + prompt_s / 6, rel=0.1)
+
+
+def test_what_took_long_in_many_iterations_at_once_is_no_exception() -> None:
+    made = paces(0.05)
+    ran(made, 0, 6)
+    made.observe(0, 6, 100, 100 * 3 * EMPTY_S * 2)
+    assert made.period_s[0] == pytest.approx(6 * EMPTY_S, rel=0.01)
+
+
 def test_before_anything_ran_the_priors_count_and_the_busier_of_equals_costs_more() -> None:
     assert marginal_s(paces(0.05, 0.02), 0, 0) == pytest.approx([0.05 * 1.01, 0.02 * 1.01])
     busy_s, idle_s = marginal_s(paces(0.05, 0.05), 1, 0)
@@ -89,7 +110,7 @@ def test_several_periods_at_once_are_nearly_as_one_by_one() -> None:
     one, many = paces(0.05), paces(0.05)
     ran(one, 0, *([2] * 5 + [10] * 5))
     ran(many, 0, 2, 10, periods=5)
-    np.testing.assert_allclose(one.moments[:4], many.moments[:4], rtol=1e-9)
+    np.testing.assert_allclose(one.moments[:5], many.moments[:5], rtol=1e-9)
     assert one.moments[kernels.SLOPE_S, 0] == pytest.approx(many.moments[kernels.SLOPE_S, 0], rel=0.02)
 
 
@@ -117,9 +138,11 @@ def test_what_is_expected_is_as_its_twin_says(seed: int) -> None:
         made.observe(
             int(random.integers(0, 3)), int(random.integers(0, 30)), periods, periods * random.uniform(0.01, 0.1)
         )
-    period_s, batch, slope_s = made.moments[[kernels.PERIOD_S, kernels.BATCH, kernels.SLOPE_S]]
+    period_s, plain_s, batch, slope_s = made.moments[
+        [kernels.PERIOD_S, kernels.PLAIN_S, kernels.BATCH, kernels.SLOPE_S]
+    ]
     prior_s, ran_already = made.prior_s, made.moments[kernels.LONG_WEIGHT] > 0.0
-    slope_s = np.minimum(slope_s, kernels.MOST_OF_PERIOD * period_s / np.maximum(batch, 1.0))
+    slope_s = np.minimum(slope_s, kernels.MOST_OF_PERIOD * plain_s / np.maximum(batch, 1.0))
     empty_s = period_s - slope_s * batch
     share = min(empty_s[ran_already].sum() / prior_s[ran_already].sum(), 1.0) if ran_already.any() else 1.0
     empty_s = np.where(ran_already, empty_s, share * prior_s)
@@ -134,11 +157,18 @@ class PlainPace:
 
     def __init__(self, prior_s: float) -> None:
         self.recent = {"weight": kernels.SMOOTHING, "period_s": prior_s, "batch": 0.0}
+        self.excess_s = 0.0
         self.long = {"weight": 0.0, "period_s": 0.0, "batch": 0.0, "square": 0.0, "product": 0.0}
         self.slope_s = kernels.PRIOR_SLOPE * prior_s
 
     def observe(self, batch: int, periods: int, period_s: float) -> None:
-        seen = {"period_s": period_s, "batch": batch, "square": batch**2, "product": batch * period_s}
+        plain_s = period_s
+        if self.recent["weight"] > kernels.KNOWN_WEIGHT:
+            expected_s = self.recent["period_s"] + self.slope_s * max(batch - self.recent["batch"], 0.0)
+            plain_s = min(period_s, kernels.LONG_ITERATION**periods * expected_s)
+        for _ in range(periods):
+            self.excess_s += kernels.EXCESS_SMOOTHING * (period_s - plain_s - self.excess_s)
+        seen = {"period_s": plain_s, "batch": batch, "square": batch**2, "product": batch * plain_s}
         for means, smoothing in ((self.recent, kernels.SMOOTHING), (self.long, kernels.LONG_SMOOTHING)):
             for _ in range(periods):
                 weight = (1.0 - smoothing) * means["weight"] + smoothing
@@ -158,7 +188,7 @@ def test_what_is_learned_is_as_its_twin_says(seen: list[tuple[int, int, float]])
         made.observe(1, batch, periods, periods * period_s)
         plain.observe(batch, periods, period_s)
     recent, long = plain.recent, plain.long
-    twin = [recent["period_s"], recent["batch"], recent["weight"]]
+    twin = [recent["period_s"] + plain.excess_s, recent["period_s"], recent["batch"], recent["weight"], plain.excess_s]
     twin += [long["period_s"], long["batch"], long["square"], long["product"], long["weight"], plain.slope_s]
     np.testing.assert_allclose(made.moments[:, 1], twin, rtol=1e-7, atol=1e-9)
     assert made.period_s[0] == 0.02

@@ -1,8 +1,9 @@
 """How fast each device goes, and how much slower with one request more: learned from what its iterations took.
 
 The period of a device with a batch of b is taken to be a + s·b. Recent means of the period and of the batch follow
-what changes (context, prompts in between, a throttled GPU) through the intercept a; the slope s is learned slowly, by
-regression over longer means, and stays as it is while the batch does not vary.
+what changes (context, a throttled GPU) through the intercept a; the slope s is learned slowly, by regression over
+longer means, and stays as it is while the batch does not vary. What single iterations take far beyond that (prompts in
+between) enters a as a slow mean: of devices that are alike, the one that processed a prompt just now is no slower.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from bidroute.core.devices import Device
 from bidroute.core.pace_kernels import (
     PERIOD_S,
+    PLAIN_S,
     PRIOR_SLOPE,
     ROWS,
     SLOPE_S,
@@ -35,7 +37,8 @@ class Paces:
     def join(self, device: Device) -> None:
         """One device more."""
         column = np.zeros((ROWS, 1))
-        column[PERIOD_S], column[WEIGHT], column[SLOPE_S] = device.period_s, SMOOTHING, PRIOR_SLOPE * device.period_s
+        column[PERIOD_S] = column[PLAIN_S] = device.period_s
+        column[WEIGHT], column[SLOPE_S] = SMOOTHING, PRIOR_SLOPE * device.period_s
         self.prior_s = np.append(self.prior_s, device.period_s)
         self.moments = np.append(self.moments, column, axis=1)
 
