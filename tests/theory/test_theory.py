@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidroute.theory.knapsack import chu_beasley, descend, pack
-from bidroute.theory.observe import convergence, knapsacks, regret, slope
+from bidroute.theory.observe import convergence, knapsacks, regret, regret_slopes, slope
 from bidroute.theory.online import first_order, iid_requests, resolving
 from bidroute.theory.packing import solve
 
@@ -43,17 +43,21 @@ def test_knapsacks_follow_the_recipe() -> None:
 
 
 def test_knapsacks_come_close_to_their_optimum() -> None:
-    for row in knapsacks((100,), (5,), (0.25, 0.75), time_limit_s=5.0):
+    for row in knapsacks((100,), (5,), (0.25, 0.75), time_limit_s=5.0, seeds=2):
         assert row["dual"] >= row["lp"] - 1e-6
-        assert row["lp"] >= row["integer"] - 1e-6 >= row["ours"] - 2e-6
-        assert row["gap"] < 0.05
+        assert row["lp"] >= row["integer_bound"] - 1e-6
+        assert row["integer_bound"] >= row["integer"] - 1e-6 >= row["ours"] - 2e-6
+        assert row["gap_to_integer"] - 1e-12 <= row["gap_to_bound"] <= row["gap_to_lp"] + 1e-12
+        assert row["gap_to_lp"] < 0.05
+        assert 0 <= row["proven"] <= row["seeds"] == 2
 
 
 def test_invariant_12_regret_grows_no_faster_than_the_square_root() -> None:
     rows = list(regret((250, 1000, 4000), seeds=3))
     assert all(row["first_order"] > 0 for row in rows)
     assert slope(rows, "first_order") <= 0.5
-    assert all(row["resolving"] < row["first_order"] for row in rows)
+    assert all(row["20_solves"] < row["first_order"] for row in rows)
+    assert set(regret_slopes(rows)) == {"first_order", "5_solves", "20_solves", "80_solves"}
 
 
 def test_prices_converge_with_steps_and_samples_and_sooner_when_warm() -> None:
