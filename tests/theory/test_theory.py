@@ -43,7 +43,7 @@ def test_knapsacks_follow_the_recipe() -> None:
 
 
 def test_knapsacks_come_close_to_their_optimum() -> None:
-    for row in knapsacks((100,), (5,), (0.25, 0.75), time_limit_s=5.0, seeds=2):
+    for row in knapsacks((100,), (5,), (0.25, 0.75), time_limit_s=1.5, seeds=2):
         assert row["dual"] >= row["lp"] - 1e-6
         assert row["lp"] >= row["integer_bound"] - 1e-6
         assert row["integer_bound"] >= row["integer"] - 1e-6 >= row["ours"] - 2e-6
@@ -53,11 +53,13 @@ def test_knapsacks_come_close_to_their_optimum() -> None:
 
 
 def test_invariant_12_regret_grows_no_faster_than_the_square_root() -> None:
-    rows = list(regret((250, 1000, 4000), seeds=3))
+    rows = list(regret((250, 500, 2000), seeds=3))
     assert all(row["first_order"] > 0 for row in rows)
     assert slope(rows, "first_order") <= 0.5
-    assert all(row["20_solves"] < row["first_order"] for row in rows)
-    assert set(regret_slopes(rows)) == {"first_order", "5_solves", "20_solves", "80_solves"}
+    assert all(row["20_per_run"] < row["first_order"] and row["every_50"] < row["first_order"] for row in rows)
+    slopes = regret_slopes(rows)
+    assert set(slopes) == {"first_order", "every_250", "every_50", "20_per_run"}
+    assert slopes["every_50"] < slopes["first_order"]
 
 
 def test_prices_converge_with_steps_and_samples_and_sooner_when_warm() -> None:

@@ -18,19 +18,21 @@ SIZES = (250, 500, 1000, 2000, 4000, 8000, 16_000)
 RESOURCES = 4
 PROVEN = 1e-4  # the relative gap at which HiGHS takes an integer optimum as found
 WARM_STEPS = 640  # of the instance drawn alike from which a warm start takes its prices
-RESOLVES = (5, 20, 80)  # times that the re-solving rules solve within a run
+EVERY = (250, 50)  # requests between two solutions of the re-solving rules
+PER_RUN = 20  # solutions within a run of another one, however many requests
 
 
 def regret(sizes: tuple[int, ...] = SIZES, seeds: int = 10) -> Iterator[Row]:
-    """Regret against the hindsight LP by number of requests, first-order and with re-solves: mean over seeds, and the
-    standard error of that mean."""
+    """Regret against the hindsight LP by number of requests, first-order, and re-solving every so many requests or so
+    many times in a run: mean over seeds, and the standard error of that mean."""
     for items in sizes:
         lost: dict[str, list[float]] = {}
         for seed in range(seeds):
             packing = iid_requests(items, RESOURCES, seed)
             hindsight = solve(packing).value
             online = {"first_order": first_order(packing)}
-            online |= {f"{times}_solves": resolving(packing, max(items // times, 1)) for times in RESOLVES}
+            online |= {f"every_{every}": resolving(packing, every) for every in EVERY}
+            online[f"{PER_RUN}_per_run"] = resolving(packing, max(items // PER_RUN, 1))
             for rule, taken in online.items():
                 lost.setdefault(rule, []).append(hindsight - packing.value(taken))
         row: Row = {"requests": items, "seeds": seeds}
@@ -41,7 +43,8 @@ def regret(sizes: tuple[int, ...] = SIZES, seeds: int = 10) -> Iterator[Row]:
 
 def regret_slopes(rows: list[Row]) -> dict[str, float]:
     """The log-log slope of the regret of each rule."""
-    return {rule: slope(rows, rule) for rule in ("first_order", *(f"{times}_solves" for times in RESOLVES))}
+    rules = "first_order", *(f"every_{every}" for every in EVERY), f"{PER_RUN}_per_run"
+    return {rule: slope(rows, rule) for rule in rules}
 
 
 def slope(rows: list[Row], key: str) -> float:
