@@ -16,7 +16,7 @@ def test_bounds_are_shown_and_written(tmp_path, capsys):
     assert row["requests"] == 40
     output = capsys.readouterr().out
     assert max(map(len, output.splitlines())) <= 100
-    assert "No policy has a lower mean" in output.replace("\n", " ")
+    assert "No policy has a lower mean latency" in output.replace("\n", " ")
 
 
 def test_compare_shows_multiples_of_the_bound(tmp_path, capsys, monkeypatch):
