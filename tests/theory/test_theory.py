@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bidroute.theory.knapsack import chu_beasley, descend, pack
 from bidroute.theory.observe import convergence, knapsacks, regret, regret_slopes, slope
 from bidroute.theory.online import first_order, iid_requests, resolving
-from bidroute.theory.packing import solve
+from bidroute.theory.packing import GrowingPacking, Packing, solve
 
 
 @settings(max_examples=20, deadline=None)
@@ -30,6 +30,15 @@ def test_dual_lp_integer_and_ours_in_this_order_at_any_prices(seed: int, items: 
     for online in (first_order(packing), resolving(packing, 3)):
         assert packing.allows(online)
         assert packing.value(online) <= whole.value + 1e-6
+
+
+def test_a_growing_program_has_the_prices_of_one_solved_anew() -> None:
+    packing = iid_requests(200, 3, 5)
+    growing, random = GrowingPacking(packing), np.random.default_rng(0)
+    for items in (20, 50, 51, 200):
+        capacity = packing.capacity * items / 200 * random.uniform(0.5, 1.5, 3)
+        anew = solve(Packing(packing.reward[:items], packing.use[:, :items], capacity)).price
+        assert growing.price(items, capacity) == pytest.approx(anew, abs=1e-9)
 
 
 def test_knapsacks_follow_the_recipe() -> None:
@@ -58,7 +67,7 @@ def test_invariant_12_regret_grows_no_faster_than_the_square_root() -> None:
     assert slope(rows, "first_order") <= 0.5
     assert all(row["20_per_run"] < row["first_order"] and row["every_50"] < row["first_order"] for row in rows)
     slopes = regret_slopes(rows)
-    assert set(slopes) == {"first_order", "every_250", "every_50", "20_per_run"}
+    assert set(slopes) == {"first_order", "every_250", "every_50", "every_10", "20_per_run"}
     assert slopes["every_50"] < slopes["first_order"]
 
 

@@ -18,7 +18,7 @@ SIZES = (250, 500, 1000, 2000, 4000, 8000, 16_000)
 RESOURCES = 4
 PROVEN = 1e-4  # the relative gap at which HiGHS takes an integer optimum as found
 WARM_STEPS = 640  # of the instance drawn alike from which a warm start takes its prices
-EVERY = (250, 50)  # requests between two solutions of the re-solving rules
+EVERY = (250, 50, 10)  # requests between two solutions of the re-solving rules
 PER_RUN = 20  # solutions within a run of another one, however many requests
 
 
