@@ -104,11 +104,10 @@ def test_no_policy_earns_more(seed: int, name: str, slots: int, kv_tokens: int) 
     policy = build_policy(name)
     hints = predicted_tokens("oracle", trace.output_tokens, 0)
     result = simulate(scenario, policy, build_predictor("oracle"), predicted_tokens=hints)
-    if result.preemptions.any():
-        return
     problem = problem_of(scenario)
     worth = Worth.of(problem, objective, scenario.ttft_slo_s, scenario.e2e_slo_s)
-    assert reward_bound(problem, worth, steps=2) >= earned(result, objective, scenario)
+    preempted = (result.preemptions > 0).mean() * worth.after(0.0).max()  # any of these may be worth as much
+    assert reward_bound(problem, worth, steps=2) + preempted >= earned(result, objective, scenario)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

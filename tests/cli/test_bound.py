@@ -45,7 +45,7 @@ def test_compare_shows_multiples_of_the_bound(tmp_path, capsys, monkeypatch):
     assert "bound" in capsys.readouterr().out
 
 
-def test_where_requests_are_preempted_no_bound_on_reward_is_shown(tmp_path, monkeypatch):
+def test_where_requests_are_preempted_the_bound_on_reward_grows_and_there_is_none_on_ttft(tmp_path, monkeypatch):
     monkeypatch.setattr("bidroute.cli.compare.scenario_bounds", partial(scenario_bounds, steps=2))
     file = tmp_path / "out.json"
     crowded = ["--requests", "60", "--kv-tokens", "8000", "--devices", "1", "--speedup", "60"]
@@ -53,7 +53,8 @@ def test_where_requests_are_preempted_no_bound_on_reward_is_shown(tmp_path, monk
     assert main(["compare", *crowded, *run]) == 0
     (row,) = json.loads(file.read_text())["results"]
     assert row["preemptions"] > 0
-    assert row["reward_of_bound"] is None
+    assert 0.5 <= row["reward_of_bound"] < 1.0  # balanced: all were served, so without preemption it would be 1
+    assert row["ttft_over_bound"] is None
     assert row["e2e_over_bound"] is None or row["e2e_over_bound"] >= 1.0
 
 

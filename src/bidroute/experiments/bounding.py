@@ -54,15 +54,14 @@ def _bounds(
         problem, worth, steps, before, lambda done, value: told(2 * steps + done, f"reward about {value:.3g}")
     )
     times_s = {name: getattr(lower, name) for name in ("quick_e2e_s", "e2e_s", "ttft_s")}
-    return {"requests": lower.requests, **times_s, "reward": most}
+    return {"requests": lower.requests, **times_s, "reward": most, "reward_of_one": float(worth.after(0.0).max())}
 
 
 def add_bounds(comparison: Comparison, bounds: dict[str, Any]) -> None:
     """Give every row `e2e_over_bound`, `ttft_over_bound` and `reward_of_bound`, None where the bound does not speak of
     that run.
 
-    Those on latency do not where requests were refused that they count, and all but the first not where a request was
-    preempted.
+    Those on latency do not where requests were refused that they count, and that on TTFT not where any was preempted.
     """
     by_seed = {row["seed"]: row for row in bounds["bounds"]}
     for result in comparison.results:
@@ -72,9 +71,16 @@ def add_bounds(comparison: Comparison, bounds: dict[str, Any]) -> None:
         e2e, ttft = (_ratio(result.value(f"{name}_s.mean"), row[f"{name}_s"]) for name in ("e2e", "ttft"))
         result.row["e2e_over_bound"] = e2e if same else None
         result.row["ttft_over_bound"] = ttft if same and whole else None
-        most = row["reward"] * row["requests"] / comparison.scenario["workload"]["requests"]
-        result.row["reward_of_bound"] = _ratio(result.value("reward"), most) if whole else None
+        result.row["reward_of_bound"] = _ratio(result.value("reward"), _most_reward(result, row, comparison))
     comparison.scenario["bounds"] = bounds["bounds"]
+
+
+def _most_reward(result: Result, row: dict[str, Any], comparison: Comparison) -> float:
+    """The bound on the mean reward of all requests of a run. It holds without preemption; a request that was preempted
+    can be worth no more than the best of all, whatever it pays, so one of that is added for each (docs/bounds.md)."""
+    preempted = min(int(result.row["preemptions"]), row["requests"])
+    most: float = row["reward"] * row["requests"] + preempted * row["reward_of_one"]
+    return most / float(comparison.scenario["workload"]["requests"])
 
 
 def _served(result: Result, comparison: Comparison) -> int:
