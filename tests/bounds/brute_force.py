@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 from math import inf
 
@@ -9,11 +10,15 @@ import numpy as np
 
 from bidroute.bounds import Problem
 
+CostOf = Callable[[int, float], float]
 Running = tuple[tuple[int, int], ...]  # (request, tokens made) of a batch
 
 
-def best_total_s(problem: Problem, *, first_token: bool = False) -> float:
-    """The least sum of E2E (or first-token) latencies without preemption; a device may idle until anything happens."""
+def best_total_s(
+    problem: Problem, *, first_token: bool = False, cost_of: CostOf = lambda _, latency_s: latency_s
+) -> float:
+    """The least sum of the costs of E2E (or first-token) latencies without preemption; `cost_of` a request and its
+    latency is the latency itself. A device may idle until anything happens."""
     kinds = [kind for kind in problem.kinds for _ in range(kind.count)]
     arrival = problem.arrival_s.tolist()
     prompt, output = problem.prompt_tokens.tolist(), problem.output_tokens.tolist()
@@ -50,7 +55,7 @@ def best_total_s(problem: Problem, *, first_token: bool = False) -> float:
                     after = tuple((j, made + 1) for j, made in batch)
                     ended = [j for j, made in after if made >= output[j]]
                     counted = chosen if first_token else ended
-                    cost = sum(end - arrival[j] for j in counted)
+                    cost = sum(cost_of(j, end - arrival[j]) for j in counted)
                     left = tuple(one for one in after if one[0] not in ended)
                     best = min(best, cost + search(_with(clocks, g, end), _with(batches, g, left), later))
         return best

@@ -26,7 +26,7 @@ def test_the_json_has_scenario_and_results(outputs):
     for row in data["results"]:
         assert set(row) == {
             *("policy", "seed", "e2e_s", "ttft_s", "tpot_s", "output_tokens_per_s", "requests_per_s", "goodput"),
-            *("preemptions", "wasted_tokens", "refused", "unfinished", "decision_us", "wall_s", "cpu_s"),
+            *("preemptions", "wasted_tokens", "refused", "unfinished", "reward", "decision_us", "wall_s", "cpu_s"),
         }
         for latency in ("e2e_s", "ttft_s", "tpot_s"):
             assert set(row[latency]) == {"mean", "p50", "p90", "p95", "p99"}

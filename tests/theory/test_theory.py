@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidroute.theory.knapsack import chu_beasley, descend, pack
-from bidroute.theory.observe import convergence, knapsacks, regret, slope
+from bidroute.theory.observe import convergence, knapsacks, regret, regret_slopes, slope
 from bidroute.theory.online import first_order, iid_requests, resolving
-from bidroute.theory.packing import solve
+from bidroute.theory.packing import GrowingPacking, Packing, solve
 
 
 @settings(max_examples=20, deadline=None)
@@ -32,6 +32,15 @@ def test_dual_lp_integer_and_ours_in_this_order_at_any_prices(seed: int, items: 
         assert packing.value(online) <= whole.value + 1e-6
 
 
+def test_a_growing_program_has_the_prices_of_one_solved_anew() -> None:
+    packing = iid_requests(200, 3, 5)
+    growing, random = GrowingPacking(packing), np.random.default_rng(0)
+    for items in (20, 50, 51, 200):
+        capacity = packing.capacity * items / 200 * random.uniform(0.5, 1.5, 3)
+        anew = solve(Packing(packing.reward[:items], packing.use[:, :items], capacity)).price
+        assert growing.price(items, capacity) == pytest.approx(anew, abs=1e-9)
+
+
 def test_knapsacks_follow_the_recipe() -> None:
     packing = chu_beasley(100, 5, 0.25, 1)
     assert packing.use.min() >= 1
@@ -43,17 +52,23 @@ def test_knapsacks_follow_the_recipe() -> None:
 
 
 def test_knapsacks_come_close_to_their_optimum() -> None:
-    for row in knapsacks((100,), (5,), (0.25, 0.75), time_limit_s=5.0):
+    for row in knapsacks((100,), (5,), (0.25, 0.75), time_limit_s=1.5, seeds=2):
         assert row["dual"] >= row["lp"] - 1e-6
-        assert row["lp"] >= row["integer"] - 1e-6 >= row["ours"] - 2e-6
-        assert row["gap"] < 0.05
+        assert row["lp"] >= row["integer_bound"] - 1e-6
+        assert row["integer_bound"] >= row["integer"] - 1e-6 >= row["ours"] - 2e-6
+        assert row["gap_to_integer"] - 1e-12 <= row["gap_to_bound"] <= row["gap_to_lp"] + 1e-12
+        assert row["gap_to_lp"] < 0.05
+        assert 0 <= row["proven"] <= row["seeds"] == 2
 
 
 def test_invariant_12_regret_grows_no_faster_than_the_square_root() -> None:
-    rows = list(regret((250, 1000, 4000), seeds=3))
+    rows = list(regret((250, 500, 2000), seeds=3))
     assert all(row["first_order"] > 0 for row in rows)
     assert slope(rows, "first_order") <= 0.5
-    assert all(row["resolving"] < row["first_order"] for row in rows)
+    assert all(row["20_per_run"] < row["first_order"] and row["every_50"] < row["first_order"] for row in rows)
+    slopes = regret_slopes(rows)
+    assert set(slopes) == {"first_order", "every_250", "every_50", "every_10", "20_per_run"}
+    assert slopes["every_50"] < slopes["first_order"]
 
 
 def test_prices_converge_with_steps_and_samples_and_sooner_when_warm() -> None:

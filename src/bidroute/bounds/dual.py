@@ -31,13 +31,14 @@ class Latency(Enum):
 class Pieces:
     """Requests as blocks at nodes of final KV.
 
-    Row i stands for `share` of a request that arrives in cell `arrival`, makes a first block of `first` tokens and
+    Row i stands for `share` of `request`, which arrives in cell `arrival`, makes a first block of `first` tokens and
     then `later` whole blocks, with the final KV of `node`; `held` is the KV of its first token there. What a request
     costs is concave in its final KV (a minimum of affine functions), so its shares at two nodes never cost more than
     the truth.
     """
 
     nodes: FloatArray
+    request: IntArray
     share: FloatArray
     arrival: IntArray
     first: IntArray
@@ -62,7 +63,7 @@ def pieces_of(problem: Problem, lattice: Lattice, block: int) -> Pieces:
     output = problem.output_tokens[request].astype(np.int64)
     later = (output - 1) // block
     arrival = np.minimum((problem.arrival_s[request] / lattice.cell_s).astype(np.int64), lattice.cells)
-    return Pieces(nodes, share[rows], arrival, output - later * block, later, node, nodes[node] - output)
+    return Pieces(nodes, request, share[rows], arrival, output - later * block, later, node, nodes[node] - output)
 
 
 def dual_s(
@@ -76,7 +77,7 @@ def dual_s(
     after = np.zeros((len(pieces.nodes), lattice.cells + 1))
     for left in range(int(pieces.later.max()) + 1):
         if left:
-            after = _longer(lattice, whole, block, left, pieces.nodes, after, latency)
+            after = longer(lattice, whole, block, left, pieces.nodes, after, latency)
         for tokens in np.unique(pieces.first[pieces.later == left]).tolist():
             rows = np.flatnonzero((pieces.later == left) & (pieces.first == tokens))
             at = pieces.arrival, pieces.node, pieces.held
@@ -86,7 +87,7 @@ def dual_s(
     return float(pieces.share @ cost - earned) / len(problem.arrival_s) + started
 
 
-def _longer(
+def longer(
     lattice: Lattice, price: FloatArray, block: int, left: int, nodes: FloatArray, after: FloatArray, latency: Latency
 ) -> FloatArray:
     """The costs of `left` blocks at every node, float64[nodes, cells + 1], from those of one block less."""
@@ -112,6 +113,12 @@ def supply(
     return earned, made
 
 
+def in_whole_blocks(problem: Problem, block: int) -> Problem:
+    """The problem with outputs rounded to whole blocks, one or more."""
+    whole = np.maximum(np.round(problem.output_tokens / block), 1.0) * block
+    return Problem(problem.arrival_s, problem.prompt_tokens, whole, problem.kinds)
+
+
 def rough_dual(
     problem: Problem, lattice: Lattice, block: int, rho: FloatArray, kappa: FloatArray, latency: Latency
 ) -> tuple[float, FloatArray]:
@@ -119,10 +126,8 @@ def rough_dual(
 
     Quick, for the search of good prices; `dual_s` then says what these are worth.
     """
-    whole_blocks = np.maximum(np.round(problem.output_tokens / block), 1.0)
-    rounded = Problem(problem.arrival_s, problem.prompt_tokens, whole_blocks * block, problem.kinds)
-    pieces = pieces_of(rounded, lattice, block)
-    blocks, nodes = int(whole_blocks.max()), pieces.nodes.tolist()
+    pieces = pieces_of(in_whole_blocks(problem, block), lattice, block)
+    blocks, nodes = int(pieces.later.max()) + 1, pieces.nodes.tolist()
     price, low = lattice.prices(rho, kappa, block), lattice.low(block)
     going, value = np.zeros((2, blocks + 1, len(nodes), lattice.cells + 1))
     width, waits = np.zeros((2, blocks + 1, len(nodes), lattice.cells), dtype=np.int64)

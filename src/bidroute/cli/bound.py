@@ -20,7 +20,18 @@ from bidroute.report.sentences import fleet_phrase
 
 
 @options.with_scenario(
-    "trace", "requests", "skip_bad_rows", "speedup", "load", "devices", "batch_slots", "kv_tokens", "fleet", "latency"
+    "trace",
+    "requests",
+    "skip_bad_rows",
+    "speedup",
+    "load",
+    "devices",
+    "batch_slots",
+    "kv_tokens",
+    "fleet",
+    "latency",
+    "objective",
+    "slo",
 )
 def bound_command(
     *,
@@ -36,13 +47,14 @@ def bound_command(
         typer.Option(metavar="FILE", rich_help_panel=options.OUTPUT, help="Write scenario and bounds as JSON."),
     ] = None,
 ) -> None:
-    """Lower bounds on the mean latencies that any policy could reach, even one that knows all arrivals and lengths.
+    """What no policy can beat, not even one that knows all arrivals and lengths: mean latencies, and the reward.
 
-    Mode decode. The bound on TTFT is for policies that never preempt. docs/bounds.md has the proofs.
+    Mode decode. The bounds on TTFT and on reward are for policies that never preempt. The reward is what the objective
+    says a request is worth, without what grows with its wait. docs/bounds.md has the proofs.
 
     Examples:
 
-      bidroute bound --requests 500
+      bidroute bound --requests 500 --objective latency
 
       bidroute bound --trace trace.csv --speedup 13 --devices 8 --json bounds.json
     """
@@ -61,13 +73,15 @@ def _show(data: dict[str, Any]) -> None:
     console = output_console()
     console.print(
         f"{workload['requests']} requests of {scenario['trace']} at ×{workload['speedup']:.4g} on "
-        f"{fleet_phrase(scenario['fleet'])}. No policy has a lower mean, in seconds:",
+        f"{fleet_phrase(scenario['fleet'])}. No policy has a lower mean latency, in seconds, or a higher mean "
+        f"reward (objective {scenario['objective']}):",
         markup=False,
     )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for head in ("seed", "requests", "E2E mean", "quick bound on it", "TTFT mean, without preemption"):
+    for head in ("seed", "requests", "E2E mean", "quick bound on it", "TTFT mean*", "reward*"):
         table.add_column(head, justify="right")
     for row in data["bounds"]:
-        figures = (figure(row[key]) for key in ("e2e_s", "quick_e2e_s", "ttft_s"))
+        figures = (figure(row[key]) for key in ("e2e_s", "quick_e2e_s", "ttft_s", "reward"))
         table.add_row(str(row["seed"]), str(row["requests"]), *figures)
     console.print(table)
+    console.print("* without preemption", style="dim")

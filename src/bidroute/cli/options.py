@@ -24,7 +24,8 @@ OUTPUT = "Output"
 RUNS = "Runs"
 POLICY_OPTIONS = (
     "Options follow a name after colons, as in power_of_d:d=3 or bid_price:risk_z=2:max_skips=4; those of fifo, "
-    "shortest_first and least_footprint are max_skips, with +safety risk_z, and with +ageing ageing_s."
+    "shortest_first and least_footprint are max_skips, with +safety risk_z, and with +ageing ageing_s; "
+    "resolve_lp:every=200 solves for the exact prices every 200 periods."
 )
 
 Trace = Annotated[

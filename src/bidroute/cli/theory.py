@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from bidroute.cli import options
+from bidroute.cli.outputs import output_console
 from bidroute.cli.progress import progress_bar
 from bidroute.errors import ConfigError
 from bidroute.report import check_writable, write_json
 from bidroute.theory import observe
 
 Row = dict[str, Any]
+_ERROR = "_error"  # ends the name of what is shown as ± beside a mean
+_IN_FILE_ONLY = ("lp", "integer_bound", "integer", "ours", "dual")  # the gaps say what these are for
 _FULL: dict[str, Callable[[], Iterator[Row]]] = {
     "regret": observe.regret,
     "knapsacks": observe.knapsacks,
@@ -24,7 +26,7 @@ _FULL: dict[str, Callable[[], Iterator[Row]]] = {
 }
 _QUICK: dict[str, Callable[[], Iterator[Row]]] = {
     "regret": lambda: observe.regret((250, 500, 1000), seeds=3),
-    "knapsacks": lambda: observe.knapsacks((100,), (5,), (0.25, 0.5, 0.75), time_limit_s=2.0),
+    "knapsacks": lambda: observe.knapsacks((100,), (5,), (0.25, 0.5, 0.75), time_limit_s=2.0, seeds=1),
     "convergence": lambda: observe.convergence((10, 160), (8, 128), seeds=2),
 }
 
@@ -38,7 +40,7 @@ def theory_command(
 ) -> None:
     """Observe the theory: regret over √n, knapsacks against their optimum, and how prices converge.
 
-    Every row is printed when it is ready; an interrupt keeps those, also in the JSON file. Needs the extra `exact`.
+    An interrupt keeps the rows that are ready, also in the JSON file. Needs the extra `exact`.
     """
     parts = list(_FULL) if part == "all" else [part]
     if part != "all" and part not in _FULL:
@@ -55,7 +57,7 @@ def theory_command(
 
 
 def _observe(name: str, rows: Iterator[Row], done: list[Row]) -> None:
-    console = Console(highlight=False)
+    console = output_console()
     try:
         with progress_bar(name) as on_progress:
             for row in rows:
@@ -65,17 +67,23 @@ def _observe(name: str, rows: Iterator[Row], done: list[Row]) -> None:
         if done:
             console.print(_table(name, done))
     if name == "regret":
-        slopes = (f"{key.replace('_', ' ')} {observe.slope(done, key):.2f}" for key in ("first_order", "resolving"))
+        slopes = (f"{rule.replace('_', ' ')} {value:.2f}" for rule, value in observe.regret_slopes(done).items())
         console.print(f"log-log slope of the regret: {', '.join(slopes)}\n")
 
 
 def _table(name: str, rows: list[Row]) -> Table:
     table = Table(title=name, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for key in rows[0]:
+    shown = [key for key in rows[0] if key not in _IN_FILE_ONLY and not key.endswith(_ERROR)]
+    for key in shown:
         table.add_column(key.replace("_", " "), justify="right")
     for row in rows:
-        table.add_row(*map(_text, row.values()))
+        table.add_row(*(_text(row[key]) + _spread(row, key) for key in shown))
     return table
+
+
+def _spread(row: Row, key: str) -> str:
+    error = row.get(key + _ERROR)
+    return "" if error is None else f"±{_text(error)}"
 
 
 def _text(value: Any) -> str:

@@ -18,7 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from bidroute.core.queue import FloatArray
+from bidroute.core.queue import BoolArray, FloatArray
 from bidroute.errors import ConfigError
 
 
@@ -113,6 +113,20 @@ class Objective:
             lateness = np.maximum((wait_s + SERVICE_SHARE * service_s) / threshold_s - 1.0, 0.0)
             result["tail"] = self.tail * lateness * lateness
         return result
+
+    def worth(
+        self, wait_s: FloatArray, ttft_s: FloatArray, e2e_s: FloatArray, output_tokens: FloatArray, in_time: BoolArray
+    ) -> FloatArray:
+        """What served requests were worth, at the times that came about: every term that never grows with them.
+
+        That leaves out the tail, and the urgency within goodput. They make a router take those that have waited long; a
+        measure with them would pay for having let them wait. `in_time`: which met their SLOs. All float64[n].
+        """
+        worth = self.throughput + self.sigma + self.alpha * output_tokens / 1000.0 + self.goodput * in_time
+        worth = worth + self.latency / (1.0 + e2e_s) + self.ttft / (1.0 + ttft_s)
+        worth = worth + self.beta * np.maximum(self.horizon_s - e2e_s, 0.0)
+        total: FloatArray = worth + self.gamma * np.maximum(self.horizon_s - wait_s, 0.0)
+        return total
 
     def priority_factor(self, priority: FloatArray) -> FloatArray:
         """What a priority multiplies the reward with, float64[n]."""

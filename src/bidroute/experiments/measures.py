@@ -32,7 +32,8 @@ MEASURES = (
     Measure("goodput", "goodput\nper s", "goodput", higher_is_better=True),
     Measure("preemptions", "pre-\nempted", "preemptions"),
 )
-OVER_BOUND = (
+BOUNDED = (
     Measure("E2E mean over its bound", "E2E ×\nbound", "e2e_over_bound"),
     Measure("TTFT mean over its bound", "TTFT ×\nbound", "ttft_over_bound"),
+    Measure("reward as a share of its bound", "reward\n÷ bound", "reward_of_bound", higher_is_better=True),
 )

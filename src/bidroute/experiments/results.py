@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bidroute.core.queue import FloatArray, IntArray
-from bidroute.experiments.measures import MEASURES, OVER_BOUND, Measure
+from bidroute.experiments.measures import BOUNDED, MEASURES, Measure
 
 Row = dict[str, Any]
 QUANTILES: FloatArray = np.concatenate([np.linspace(0.0, 0.98, 99), np.linspace(0.982, 1.0, 10)])
@@ -106,8 +106,8 @@ class Comparison:
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The figures that its runs have: the usual ones, and "× of the bound" where bounds were computed."""
-        bounded = all(measure.path in result.row for measure in OVER_BOUND for result in self.results)
-        return MEASURES + OVER_BOUND if bounded else MEASURES
+        bounded = all(measure.path in result.row for measure in BOUNDED for result in self.results)
+        return MEASURES + BOUNDED if bounded else MEASURES
 
     def of(self, policy: str) -> list[Result]:
         """The runs of one policy, by seed."""

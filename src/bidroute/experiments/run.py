@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bidroute.core.objective import parse_objective
 from bidroute.core.queue import FloatArray
 from bidroute.experiments.results import RequestColumns, Result, Timeline, quantiles
 from bidroute.lengths import build_predictor
@@ -48,12 +49,23 @@ def run(task: RunTask) -> Result:
     return Result(
         policy=task.policy,
         seed=task.seed,
-        row=_without_nan(summary(result, task.slo)),
+        row=_without_nan({**summary(result, task.slo), "reward": _reward(result, task)}),
         e2e_quantiles_s=quantiles(e2e_s),
         ttft_quantiles_s=quantiles(ttft_s),
         timeline=None if result.timeline is None else _timeline(result.timeline, task.scenario),
         requests=_columns(result, e2e_s, ttft_s) if task.keep_requests else None,
     )
+
+
+def _reward(result: RunResult, task: RunTask) -> float:
+    """What requests were worth on average (`Objective.worth`); those that were not served are worth nothing."""
+    done = np.flatnonzero(result.status == Outcome.FINISHED)
+    arrival_s = result.arrival_s[done]
+    waits_s, ttft_s, e2e_s = (one[done] - arrival_s for one in (result.start_s, result.first_token_s, result.end_s))
+    in_time = (ttft_s <= task.scenario.ttft_slo_s) & (e2e_s <= task.scenario.e2e_slo_s)
+    output_tokens = result.output_tokens[done].astype(np.float64)
+    worth = parse_objective(task.objective).worth(waits_s, ttft_s, e2e_s, output_tokens, in_time)
+    return float(worth.sum()) / len(result.arrival_s)
 
 
 def simulated(task: RunTask, record: RecordOptions | None = None) -> RunResult:

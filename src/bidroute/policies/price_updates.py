@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,16 @@ PERIODS_PER_STEP = 2.0
 QUEUE_DRAWS = 12  # queued requests sampled per step
 STEPS_AFTER_PAUSE = 32  # at most so many steps make up for a pause; enough for any price to fall back to 0
 SCALE_SMOOTHING = 0.05
+
+
+class Moment(NamedTuple):
+    """When, for what, and at which pace prices are updated: the completion time past which a request is overdue, and
+    the mean period of the fleet, in seconds."""
+
+    now_s: float
+    objective: Objective
+    threshold_s: float
+    period_s: float
 
 
 class PriceUpdates:
@@ -34,9 +45,6 @@ class PriceUpdates:
         self._last_s = -math.inf
         starts = prices.starts_periods
         self._gaps_periods = np.diff(np.append(starts, prices.grid.horizon_periods))
-        self._no_waits = np.zeros(len(starts))
-        self._not_exact = np.zeros(len(starts), dtype=np.int64)
-        self._at_once = np.zeros(QUEUE_DRAWS, dtype=np.int64)
 
     def run(self, now_s: float, state: RoutingState, objective: Objective, threshold_s: float) -> None:
         """Step the prices if enough periods have passed since the last step."""
@@ -49,31 +57,38 @@ class PriceUpdates:
             return
         self._last_s = now_s
         self.prices.refresh_capacity(state.fleet, state.lengths, devices)
+        self._follow(Moment(now_s, objective, threshold_s, period_s), state, elapsed_periods)
+
+    def _follow(self, moment: Moment, state: RoutingState, elapsed_periods: float) -> None:
+        """Bring the prices up to date with the capacity that is left now, `elapsed_periods` after the last time."""
         for _ in range(int(min(max(elapsed_periods / (2.0 * PERIODS_PER_STEP), 1.0), STEPS_AFTER_PAUSE))):
-            sample = self._sample(now_s, state, objective, threshold_s, period_s)
-            scale = self.prices.price_scale(state.fleet, state.lengths, sample, devices)
-            if scale > 0.0:  # requests worth nothing say nothing about prices, and a scale of 0 could rank nobody
-                self.price_scale += (SCALE_SMOOTHING if self.price_scale else 1.0) * (scale - self.price_scale)
-            self.prices.step(state.fleet, state.lengths, sample, devices, threshold_s, self.price_scale)
+            sample = self._sample(moment, state)
+            self._follow_scale(state, sample)
+            active = state.fleet.active
+            self.prices.step(state.fleet, state.lengths, sample, active, moment.threshold_s, self.price_scale)
+
+    def _follow_scale(self, state: RoutingState, sample: Sample) -> None:
+        scale = self.prices.price_scale(state.fleet, state.lengths, sample, state.fleet.active)
+        if scale > 0.0:  # requests worth nothing say nothing about prices, and a scale of 0 could rank nobody
+            self.price_scale += (SCALE_SMOOTHING if self.price_scale else 1.0) * (scale - self.price_scale)
 
     def service_s(self, state: RoutingState) -> float:
         """Expected decode time of a recent arrival: the least that a mean sojourn can be."""
         mean_tokens = self.prices.columns(state.lengths).mean_tokens[self.history.length_class]
         return float(mean_tokens.mean()) * state.fleet.pace_s()[1]
 
-    def _sample(
-        self, now_s: float, state: RoutingState, objective: Objective, threshold_s: float, period_s: float
-    ) -> Sample:
-        """Draws from the queue, which may start at once, and one recent arrival per start offset."""
+    def _sample(self, moment: Moment, state: RoutingState, draws: int = QUEUE_DRAWS, per_start: int = 1) -> Sample:
+        """`draws` from the queue, which may start at once, and `per_start` recent arrivals per start offset."""
+        now_s, objective, threshold_s, period_s = moment
         queue, history = state.queue, self.history
         waiting = len(queue)
-        rows = self._random.integers(0, max(waiting, 1), min(QUEUE_DRAWS, waiting))
-        starts = self.prices.starts_periods
+        rows = self._random.integers(0, max(waiting, 1), min(draws, waiting))
+        starts = np.tile(self.prices.starts_periods, per_start)
         past = self._random.integers(0, len(history), len(starts))
         prompt_tokens = np.concatenate([queue.prompt_tokens[rows], history.prompt_tokens[past]])
         length_class = np.concatenate([queue.length_class[rows], history.length_class[past]])
-        exact_tokens = np.concatenate([queue.exact_tokens[rows], self._not_exact])
-        wait_s = np.concatenate([np.maximum(now_s - queue.arrival_s[rows], 0.0), self._no_waits])
+        exact_tokens = np.concatenate([queue.exact_tokens[rows], np.zeros(len(starts), dtype=np.int64)])
+        wait_s = np.concatenate([np.maximum(now_s - queue.arrival_s[rows], 0.0), np.zeros(len(starts))])
         mean_tokens = self.prices.columns(state.lengths).mean_tokens[length_class]
         tokens: FloatArray = np.where(exact_tokens > 0, exact_tokens, mean_tokens)
         slo_s = np.full(len(wait_s), math.inf)
@@ -86,8 +101,9 @@ class PriceUpdates:
             reward[: len(rows)] *= objective.priority_factor(priority)
         per_draw = np.full(len(rows), waiting / max(len(rows), 1))
         rate_per_s = self.history.rate_per_s(now_s) if self.forecast else 0.0
-        weight = np.concatenate([per_draw, rate_per_s * (self._gaps_periods * period_s)])
-        earliest = np.concatenate([self._at_once[: len(rows)], starts])
+        gaps_periods = np.tile(self._gaps_periods / per_start, per_start)
+        weight = np.concatenate([per_draw, rate_per_s * (gaps_periods * period_s)])
+        earliest = np.concatenate([np.zeros(len(rows), dtype=np.int64), starts])
         return Sample(prompt_tokens, length_class, exact_tokens, reward, weight, earliest)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bidroute.core.queue import BoolArray, FloatArray
-from bidroute.theory.packing import Packing, solve
+from bidroute.core.queue import BoolArray
+from bidroute.theory.packing import GrowingPacking, Packing
 
 
 def first_order(packing: Packing) -> BoolArray:
@@ -31,9 +31,11 @@ def _run(packing: Packing, every: int) -> BoolArray:
     step = scale * np.sqrt(items) / rows
     price = np.zeros(rows)
     taken = np.zeros(items, dtype=np.bool_)
+    past = GrowingPacking(Packing(packing.reward, share, np.ones(rows))) if every else None
     for item in range(items):
-        if every and item and item % every == 0:
-            price = _price_of_past(packing, share, left, item)
+        if past and item and item % every == 0:
+            capacity = np.maximum(left * item / (items - item), 1e-12)  # the past's share, were it as the coming one's
+            price = past.price(item, capacity)
         wanted = packing.reward[item] > price @ share[:, item]
         taken[item] = wanted and bool(np.all(share[:, item] <= left))
         target = left / (items - item)
@@ -43,13 +45,6 @@ def _run(packing: Packing, every: int) -> BoolArray:
             continue
         price = np.maximum(price + step * (wanted * share[:, item] - target), 0.0)
     return taken
-
-
-def _price_of_past(packing: Packing, share: FloatArray, left: FloatArray, item: int) -> FloatArray:
-    """Prices of the past's items, had they the capacity per item that the coming ones have."""
-    items = len(packing.reward)
-    capacity = np.maximum(left * item / (items - item), 1e-12)
-    return solve(Packing(packing.reward[:item], share[:, :item], capacity)).price
 
 
 def iid_requests(items: int, rows: int, seed: int) -> Packing:

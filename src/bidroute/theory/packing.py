@@ -32,6 +32,37 @@ class Packing:
         return bool(np.all(self.use @ taken <= self.capacity * (1.0 + 1e-9)))
 
 
+class GrowingPacking:
+    """The LP of a packing's first items, solved again from its last basis as items come and the capacity changes."""
+
+    def __init__(self, packing: Packing) -> None:
+        self._packing, self._items = packing, 0
+        self._highspy = highspy = load_highspy()
+        self._solver = solver = quiet_solver(highspy)
+        rows = len(packing.capacity)
+        self._nothing = np.full(rows, -highspy.kHighsInf)
+        empty = np.zeros(rows, dtype=np.int32), np.zeros(0, dtype=np.int32), np.zeros(0)
+        solver.addRows(rows, self._nothing, packing.capacity, 0, *empty)
+        solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
+        solver.setOptionValue("presolve", "off")  # which would forget the basis
+
+    def price(self, items: int, capacity: FloatArray) -> FloatArray:
+        """Prices, float64[m], of the first `items`, never fewer than before, had they this capacity, float64[m]."""
+        packing, new = self._packing, slice(self._items, items)
+        count, rows = items - self._items, len(capacity)
+        index = np.tile(np.arange(rows, dtype=np.int32), count)
+        first = np.arange(count, dtype=np.int32) * rows
+        use = packing.use[:, new].T.ravel()
+        self._solver.addCols(count, packing.reward[new], np.zeros(count), np.ones(count), len(use), first, index, use)
+        self._items = items
+        self._solver.changeRowsBounds(rows, np.arange(rows, dtype=np.int32), self._nothing, capacity)
+        self._solver.run()
+        if self._solver.getModelStatus() != self._highspy.HighsModelStatus.kOptimal:
+            raise ConfigError(f"packing: HiGHS ended with {self._solver.getModelStatus()}; expected an optimum")
+        price: FloatArray = np.maximum(np.array(self._solver.getSolution().row_dual), 0.0)
+        return price
+
+
 @dataclass(frozen=True, slots=True)
 class Optimum:
     """`value` of the best found, `bound` that nothing exceeds (equal when solved to the end), `price` float64[m]."""
