@@ -18,9 +18,10 @@ def instance(
 
 
 def test_column_holds_prompt_and_one_token_more_every_period() -> None:
-    slots, tokens = column(instance([(0, 3, 4, 1.0)], 1, 10, 6), 0, 1)
+    slots, tokens, budget = column(instance([(0, 3, 4, 1.0)], 1, 10, 6), 0, 1)
     assert slots.tolist() == [0, 1, 1, 1, 1, 0]
     assert tokens.tolist() == [0, 4, 5, 6, 7, 0]
+    assert budget.tolist() == [0] * 6
 
 
 def test_fractions_beat_whole_requests() -> None:

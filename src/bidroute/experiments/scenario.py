@@ -90,7 +90,8 @@ def prepare(settings: ScenarioSettings, seeds: list[int], groups: Sequence[Devic
     workers = [fleet.prefill[0]] * prefill_workers
     speedup = settings.speedup or _default_speedup(settings, estimate_load(first, models, workers))
     _require_time(first, speedup)
-    devices = _devices(fleet, [pace(model, first) for model in models])
+    budget = engine.max_batched_tokens if mode == "aggregated" else 0
+    devices = _devices(fleet, [pace(model, first) for model in models], budget)
     _require_some_fit(first, devices, settings)
     scenarios = {
         seed: Scenario(
@@ -182,11 +183,15 @@ def _resolved(group: DeviceGroup, settings: ScenarioSettings, place: str) -> Dev
         latency=decode.name,
         prefill=prefill.name,
         speed=group.speed,
+        token_budget=group.token_budget,
     )
 
 
-def _devices(fleet: Fleet, paces: list[DevicePace]) -> tuple[Device, ...]:
-    """The devices, their pace derived from their latency at a typical full batch; speeds average 1."""
+def _devices(fleet: Fleet, paces: list[DevicePace], token_budget: int) -> tuple[Device, ...]:
+    """The devices, their pace derived from their latency at a typical full batch; speeds average 1.
+
+    `token_budget` is that of each unless its group has its own; 0 where no device prefills.
+    """
     mean_tokens_per_s = math.fsum(one.tokens_per_s for one in paces) / len(paces)
     return tuple(
         Device(
@@ -196,6 +201,7 @@ def _devices(fleet: Fleet, paces: list[DevicePace]) -> tuple[Device, ...]:
             block_size=group.block_size or 1,
             period_s=one.period_s,
             speed=group.speed or one.tokens_per_s / mean_tokens_per_s,
+            token_budget=token_budget if group.token_budget is None or not token_budget else group.token_budget,
         )
         for name, group, one in zip(fleet.names, fleet.group_of, paces, strict=True)
     )

@@ -22,10 +22,10 @@ class EngineConfig:
     """How the engines of all devices behave.
 
     `block_size` in tokens per KV block (None: each device's own), `max_batched_tokens` the token budget of one
-    pass (aggregated), `eviction` is `preempt` (greedy admission, the last in is thrown out when blocks run out)
-    or `reserve` (admission keeps KV to completion, nobody is thrown out). `recompute_s_per_token` is charged per
-    prompt and decoded token when a preempted request rejoins a decode-only batch; an aggregated engine
-    processes the prompt again instead.
+    pass (aggregated; a device with a `token_budget` has that one), `eviction` is `preempt` (greedy admission, the last
+    in is thrown out when blocks run out) or `reserve` (admission keeps KV to completion, nobody is thrown out).
+    `recompute_s_per_token` is charged per prompt and decoded token when a preempted request rejoins a decode-only
+    batch; an aggregated engine processes the prompt again instead.
     """
 
     block_size: int | None = None
