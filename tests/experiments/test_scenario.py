@@ -47,6 +47,19 @@ def test_pace_and_speed_follow_each_devices_latency(tmp_path):
     assert [device.speed for device in devices] == pytest.approx([1.2, 1.2, 0.6])
 
 
+def test_token_budgets_are_known_where_devices_prefill(tmp_path):
+    """That of the engine, unless a group has its own; 0 hides it from the router, whatever the engine has."""
+    text = "devices:\n- {batch_slots: 8, kv_tokens: 40000}\n- {batch_slots: 8, kv_tokens: 40000, token_budget: %d}"
+    for mode, own, expected in (
+        ("aggregated", 512, [2048, 512]),
+        ("aggregated", 0, [2048, 0]),
+        ("decode", 512, [0, 0]),
+    ):
+        settings = fleet_settings(tmp_path, text % own, mode=mode, engine="max_batched_tokens=2048")
+        devices = prepare(settings, [0]).first.devices
+        assert [device.token_budget for device in devices] == expected
+
+
 def test_a_named_latency_brings_its_kv_capacity(tmp_path):
     name = latency_names()[0]
     assert prepare(ScenarioSettings(requests=50, latency=name), [0]).first.devices[0].kv_tokens == kv_capacity(name)
