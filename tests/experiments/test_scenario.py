@@ -48,15 +48,15 @@ def test_pace_and_speed_follow_each_devices_latency(tmp_path):
 
 
 def test_token_budgets_are_known_where_devices_prefill(tmp_path):
-    """That of the engine, unless a group has its own; 0 hides it from the router, whatever the engine has."""
-    text = "devices:\n- {batch_slots: 8, kv_tokens: 40000}\n- {batch_slots: 8, kv_tokens: 40000, token_budget: %d}"
-    for mode, own, expected in (
-        ("aggregated", 512, [2048, 512]),
-        ("aggregated", 0, [2048, 0]),
-        ("decode", 512, [0, 0]),
+    """That of the engine, unless a group has its own; the engine's may be hidden from the router."""
+    text = "devices:\n- {batch_slots: 8, kv_tokens: 40000}\n- {batch_slots: 8, kv_tokens: 40000, token_budget: 512}"
+    for mode, budget, expected in (
+        ("aggregated", "told", [2048, 512]),
+        ("aggregated", "hidden", [0, 512]),
+        ("decode", "told", [0, 0]),
     ):
-        settings = fleet_settings(tmp_path, text % own, mode=mode, engine="max_batched_tokens=2048")
-        devices = prepare(settings, [0]).first.devices
+        engine = f"max_batched_tokens=2048,budget={budget}"
+        devices = prepare(fleet_settings(tmp_path, text, mode=mode, engine=engine), [0]).first.devices
         assert [device.token_budget for device in devices] == expected
 
 

@@ -90,7 +90,7 @@ def prepare(settings: ScenarioSettings, seeds: list[int], groups: Sequence[Devic
     workers = [fleet.prefill[0]] * prefill_workers
     speedup = settings.speedup or _default_speedup(settings, estimate_load(first, models, workers))
     _require_time(first, speedup)
-    budget = engine.max_batched_tokens if mode == "aggregated" else 0
+    budget = None if mode != "aggregated" else engine.max_batched_tokens if engine.budget == "told" else 0
     devices = _devices(fleet, [pace(model, first) for model in models], budget)
     _require_some_fit(first, devices, settings)
     scenarios = {
@@ -187,10 +187,10 @@ def _resolved(group: DeviceGroup, settings: ScenarioSettings, place: str) -> Dev
     )
 
 
-def _devices(fleet: Fleet, paces: list[DevicePace], token_budget: int) -> tuple[Device, ...]:
+def _devices(fleet: Fleet, paces: list[DevicePace], budget: int | None) -> tuple[Device, ...]:
     """The devices, their pace derived from their latency at a typical full batch; speeds average 1.
 
-    `token_budget` is that of each unless its group has its own; 0 where no device prefills.
+    Each has the token `budget` unless its group has its own; None where no device prefills.
     """
     mean_tokens_per_s = math.fsum(one.tokens_per_s for one in paces) / len(paces)
     return tuple(
@@ -201,7 +201,7 @@ def _devices(fleet: Fleet, paces: list[DevicePace], token_budget: int) -> tuple[
             block_size=group.block_size or 1,
             period_s=one.period_s,
             speed=group.speed or one.tokens_per_s / mean_tokens_per_s,
-            token_budget=token_budget if group.token_budget is None or not token_budget else group.token_budget,
+            token_budget=0 if budget is None else budget if group.token_budget is None else group.token_budget,
         )
         for name, group, one in zip(fleet.names, fleet.group_of, paces, strict=True)
     )
