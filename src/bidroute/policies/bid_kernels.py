@@ -154,20 +154,19 @@ def fill_bids(
         for i in range(len(rows)):
             row = rows[i]
             prompt, exact = prompt_tokens[row], exact_tokens[row]
-            if exact > 0:
-                tokens = float(exact)
-                slot_cost, kv_cost = cost_of_length(edges_periods, sums, prompt, exact)
-                cost, footprint = slot_cost + kv_cost, share_of_length(prompt, exact, per_slot, per_token)
-            else:
-                c = length_class[row]
-                tokens = class_tokens[c]
-                cost = of_class[d, c, SLOTS] + of_class[d, c, GROWTH] + prompt * of_class[d, c, PER_PROMPT]
-                footprint = of_class[d, c, SHARE] + prompt * of_class[d, c, PROMPT_SHARE]
+            c = length_class[row]
+            tokens = float(exact) if exact > 0 else class_tokens[c]
             if mixed:
-                costs = mixed_cost(tables, d, prompt, length_class[row], exact)
+                costs = mixed_cost(tables, d, prompt, c, exact)
                 cost, footprint = costs.slots + costs.kv + costs.tokens, costs.footprint
                 prefill_s = costs.delay * device_s
                 first_s = device_s + prefill_s
+            elif exact > 0:
+                slot_cost, kv_cost = cost_of_length(edges_periods, sums, prompt, exact)
+                cost, footprint = slot_cost + kv_cost, share_of_length(prompt, exact, per_slot, per_token)
+            else:
+                cost = of_class[d, c, SLOTS] + of_class[d, c, GROWTH] + prompt * of_class[d, c, PER_PROMPT]
+                footprint = of_class[d, c, SHARE] + prompt * of_class[d, c, PROMPT_SHARE]
             service_s = tokens * device_s + prefill_s
             wait_s = max(now_s - arrival_s[row], 0.0)  # the clock may have been set back
             completion_s = wait_s + service_s

@@ -212,11 +212,12 @@ def demand_at_prices(
                     cost = _price_of(mixed[0], slot_price[g], batch_slots[g])
                     cost += _price_of(mixed[1], kv_price[g], kv_tokens[g])
                     cost += _price_of(mixed[2], token_price[g], token_budget[g])
-                for b in range(u, buckets if token_budget[g] == 0 else u):
-                    if slots[b] <= 0.0:
-                        break
-                    cost += slots[b] * slot_price[g, b] / batch_slots[g]
-                    cost += (prompt_tokens[i] * slots[b] + growth[b]) * kv_price[g, b] / kv_tokens[g]
+                else:
+                    for b in range(u, buckets):
+                        if slots[b] <= 0.0:
+                            break
+                        cost += slots[b] * slot_price[g, b] / batch_slots[g]
+                        cost += (prompt_tokens[i] * slots[b] + growth[b]) * kv_price[g, b] / kv_tokens[g]
                 value = reward[i] * decay_s / (decay_s + completion_s) - cost
                 if value > best_value:
                     best_value = value
