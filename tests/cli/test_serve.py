@@ -16,9 +16,11 @@ NO_HTTP: dict[str, Any] = {"host": None, "port": None, "trusted_hints": None, "a
 
 def test_a_worker_with_all_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_KEY", "k")
-    worker = parsed_worker("http://h:1,slots=16,kv_tokens=8192,block_size=32,name=a,api_key_env=WORKER_KEY")
+    worker = parsed_worker(
+        "http://h:1,slots=16,kv_tokens=8192,block_size=32,token_budget=2048,name=a,api_key_env=WORKER_KEY"
+    )
     assert (worker.url, worker.name, worker.batch_slots) == ("http://h:1", "a", 16)
-    assert (worker.kv_tokens, worker.block_size, worker.api_key) == (8192, 32, "k")
+    assert (worker.kv_tokens, worker.block_size, worker.token_budget, worker.api_key) == (8192, 32, 2048, "k")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,15 @@ from bidroute.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("batch_slots", 0), ("kv_tokens", 0), ("block_size", -1), ("period_s", 0.0), ("speed", -1.0)]
+    ("field", "value"),
+    [
+        ("batch_slots", 0),
+        ("kv_tokens", 0),
+        ("block_size", -1),
+        ("period_s", 0.0),
+        ("speed", -1.0),
+        ("token_budget", -1),
+    ],
 )
 def test_a_wrong_capacity_is_refused_with_its_name_and_value(field: str, value: float) -> None:
     settings = {"batch_slots": 1, "kv_tokens": 1, field: value}

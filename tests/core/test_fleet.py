@@ -49,6 +49,40 @@ def test_totals_follow_a_request_through_an_aggregated_engine() -> None:
     assert totals(f, 1) == totals(f, 0) == (0, 0, 0, 0, 0)
 
 
+def test_what_decoding_leaves_of_a_token_budget_goes_to_prompts_in_turn() -> None:
+    f = Fleet([Device("d", 9, 1000, token_budget=10)])
+    for i, prompt in enumerate((5, 12, 9)):
+        f.open(Request(i, 0.0, prompt), 0, 0)
+        f.start(i, prefilled=i == 0)
+    f.advance(0, 1, 0.1)  # one token for the first, nine of the second's prompt
+    assert f.pool.columns[6, :3].tolist() == [0, 9, 0]
+    f.advance(0, 1, 0.1)  # the last three of it, and six of the third's
+    assert f.pool.columns[6, :3].tolist() == [0, 12, 6]
+    f.prefilled(1, decoded_tokens=1)
+    f.preempt(2)  # it begins anew
+    f.advance(0, 1, 0.1)
+    assert f.pool.columns[6, :3].tolist() == [0, 12, 0]
+    assert f.ledgers[0].decoded_tokens.tolist() == [3, 2, 0]
+    f.start(2, prefilled=False)
+    f.reestimate(2, 3)
+    f.advance(0, 2, 0.2)
+    assert f.pool.columns[6, 2] == 3  # no more than its prompt has
+
+
+def test_without_a_budget_prompts_are_not_followed() -> None:
+    f = fleet()
+    f.open(Request(1, 0.0, 10), 1, 0)
+    f.start(1, prefilled=False)
+    f.advance(1, 5, 0.5)
+    assert f.pool.columns[6, f.pool.offset[1]] == 0
+
+
+def test_a_resized_device_keeps_its_token_budget() -> None:
+    f = Fleet([Device("d", 4, 100, token_budget=64)])
+    f.resize(0, 2, 50)
+    assert (f.token_budget.tolist(), f.ledgers[0].device.token_budget) == ([64], 64)
+
+
 def test_progress_counts_where_the_request_stands() -> None:
     f = fleet()
     f.open(Request(1, 0.0, 10), 0, 0)

@@ -31,6 +31,15 @@ def test_it_has_every_decision_until_the_release(explained):
     assert {epoch.request_id for epoch in explained.epochs} == {explained.request_id}
 
 
+def test_the_token_budget_is_a_price_where_there_is_one():
+    settings = ScenarioSettings(requests=60, devices=1, mode="aggregated", engine="max_batched_tokens=512")
+    mixed, plain = explain(settings, "bid_price"), explain(CROWDED, "bid_price")
+    assert {tuple(epoch.price) for epoch in mixed.epochs} == {("slots", "kv", "token_budget")}
+    assert {tuple(epoch.price) for epoch in plain.epochs} == {("slots", "kv")}
+    for epoch in mixed.epochs:
+        assert epoch.value == pytest.approx(sum(epoch.reward.values()) - sum(epoch.price.values()))
+
+
 def test_a_request_that_was_refused_has_no_decisions(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,5\n1,9000,5\n")

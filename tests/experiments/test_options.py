@@ -35,6 +35,7 @@ def test_engine_settings():
         ("block_size=nan", "expected a whole number"),
         ("max_batched_tokens=-1", "expected 1 to"),
         ("eviction=never", "expected one of: preempt, reserve"),
+        ("budget=maybe", "expected one of: told, hidden"),
         ("block_size=1,block_size=2", "given twice"),
     ],
 )

@@ -54,6 +54,19 @@ def test_pace_and_speed_follow_each_devices_latency(tmp_path):
     assert [device.speed for device in devices] == pytest.approx([1.2, 1.2, 0.6])
 
 
+def test_token_budgets_are_known_where_devices_prefill(tmp_path):
+    """That of the engine, unless a group has its own; the engine's may be hidden from the router."""
+    text = "devices:\n- {batch_slots: 8, kv_tokens: 40000}\n- {batch_slots: 8, kv_tokens: 40000, token_budget: 512}"
+    for mode, budget, expected in (
+        ("aggregated", "told", [2048, 512]),
+        ("aggregated", "hidden", [0, 512]),
+        ("decode", "told", [0, 0]),
+    ):
+        engine = f"max_batched_tokens=2048,budget={budget}"
+        devices = prepare(fleet_settings(tmp_path, text, mode=mode, engine=engine), [0]).first.devices
+        assert [device.token_budget for device in devices] == expected
+
+
 def test_a_named_latency_brings_its_kv_capacity(tmp_path):
     name = latency_names()[0]
     assert prepare(ScenarioSettings(requests=50, latency=name), [0]).first.devices[0].kv_tokens == kv_capacity(name)

@@ -13,7 +13,7 @@ from bidroute.lengths import OneClass
 from bidroute.policies import Controller, Decision, Policy, Timing
 from bidroute.policies.arrivals import ArrivalHistory
 from bidroute.policies.bid_price import BidPrice
-from bidroute.policies.price_updates import PriceUpdates
+from bidroute.policies.price_updates import Moment, PriceUpdates
 from bidroute.pricing.grid import TimeGrid
 from bidroute.pricing.prices import Sample, ShadowPrices
 from bidroute.simulator import Outcome, summary
@@ -54,7 +54,7 @@ def test_old_arrivals_do_not_dilute_the_forecast() -> None:
         for k in range(arrivals):
             history.add(0.1 * k, 10, 0)
         updates = PriceUpdates(prices, history, 0)
-        sample = updates._sample(0.1 * (arrivals - 1), state([DEVICE]), Objective(), 10.0, 1.0)
+        sample = updates._sample(Moment(0.1 * (arrivals - 1), Objective(), 10.0, 1.0), state([DEVICE]))
         forecasts.append(sample.weight)
     np.testing.assert_allclose(forecasts[0], forecasts[1])
 

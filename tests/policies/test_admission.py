@@ -10,7 +10,15 @@ from bidroute.core.lengths import LengthModel
 from bidroute.core.requests import Request
 from bidroute.errors import ConfigError
 from bidroute.policies.admission import Admission, ResidualTables, distance_grid
-from bidroute.policies.admission_kernels import BEHIND, KV_FUTURE, KV_NOW, NEVER_HERE, NO_SLOT, RELEASED
+from bidroute.policies.admission_kernels import (
+    BEHIND,
+    KV_FUTURE,
+    KV_NOW,
+    NEVER_HERE,
+    NO_SLOT,
+    NO_TOKENS,
+    RELEASED,
+)
 from bidroute.policies.base import Hold
 from tests.policies.admission_twins import Batch, Member, walk
 from tests.policies.states import state
@@ -27,6 +35,7 @@ device = st.builds(
     st.integers(20, 1200),
     st.sampled_from([1, 3, 16]),
     speed=st.sampled_from([1.0, 2.0]),
+    token_budget=st.sampled_from([0, 0, 6, 30, 90]),
 )
 
 
@@ -45,13 +54,15 @@ def known(items: list[tuple[int, ...]], all_known: bool) -> list[tuple[int, ...]
     risk_z=st.sampled_from([0.0, 1.0, 2.5]),
     max_skips=st.sampled_from([0, 1, 3, BIG]),
     conservative=st.booleans(),
+    prefilling=st.lists(lease, max_size=3),
 )
 def test_walk_agrees_with_its_twin(
-    devices, leases, waiting, skips, all_known, safety, risk_z, max_skips, conservative
+    devices, leases, waiting, skips, all_known, safety, risk_z, max_skips, conservative, prefilling
 ) -> None:
     leases = known([(d % len(devices), *rest) for d, *rest in leases], all_known)
+    prefilling = known([(d % len(devices), p, min(p, n), *rest) for d, p, n, *rest in prefilling], all_known)
     waiting = known(waiting, all_known)
-    now = state(devices, waiting, leases)
+    now = state(devices, waiting, leases, prefilling=prefilling)
     now.queue.skips[:] = skips[: len(waiting)]
     admission = Admission(safety=safety, risk_z=risk_z, max_skips=max_skips, conservative=conservative)
     admission.begin(now, range(len(devices)))
@@ -61,6 +72,14 @@ def test_walk_agrees_with_its_twin(
     batches = [Batch(d.kv_tokens // d.block_size * d.block_size, d.block_size, d.batch_slots, d.speed) for d in devices]
     for d, prompt, decoded, length_class, exact in leases:
         batches[d].members.append(Member(prompt + decoded + 1, decoded, length_class, exact))
+    for d, batch in enumerate(batches):
+        mine = [item for item in prefilling if item[0] == d]
+        rest = sum(prompt - processed for _, prompt, processed, _, _ in mine)
+        batch.budget = devices[d].token_budget
+        batch.tokens = batch.budget - len(batch.members) - rest
+        batch.members += [Member(prompt + 1, 0, length_class, exact) for _, prompt, _, length_class, exact in mine]
+        for member in batch.members[len(batch.members) - len(mine) :]:
+            member.delay = max(batch.periods(rest) - 1, 0)
     ordered = [(*waiting[k], skips[k]) for k in order]
     verdicts, chosen, passed = walk(batches, ordered, admission.view)
 
@@ -113,6 +132,38 @@ def test_startable_counts_slots_blocks_and_what_waits_in_the_engine() -> None:
     admission.begin(now, [0])
     assert admission.judge(0, 10, 0) == KV_NOW
     assert admission.judge(0, 8, 0) == RELEASED
+
+
+def test_startable_counts_the_token_budget() -> None:
+    # 40 tokens per iteration, of which 2 decode and 28 are the rest of a prompt: 10 are left for whoever comes next
+    now = state(
+        [Device("a", 8, 1000, token_budget=40)],
+        [(30, 0, 5), (1, 0, 5)],
+        [(0, 5, 1, 0, 9), (0, 5, 2, 0, 9)],
+        prefilling=[(0, 60, 32, 0, 9)],
+    )
+    admission = Admission()
+    admission.begin(now, [0])
+    walk = admission.walk(now.queue, np.arange(2))
+    assert walk.verdicts.tolist() == [RELEASED, NO_TOKENS]
+    assert walk.held() == {Hold.TOKENS: 1}
+    assert walk.skipped_row == -1  # nobody was passed over: there was no room for anybody
+
+
+def test_a_prompt_that_takes_several_periods_ends_as_many_later() -> None:
+    # 20 tokens of a prompt per period while all 4 slots decode. The lease holds 10 + h tokens for 7 periods.
+    def verdict(kv_tokens: int, prompt: int) -> int:
+        devices = [Device("a", 4, kv_tokens, token_budget=24)]
+        now = state(devices, [(prompt, 0, 1)], [(0, 9, 0, 0, 7)])
+        admission = Admission(risk_z=0.0)
+        admission.begin(now, [0])
+        return int(admission.walk(now.queue, np.arange(1)).verdicts[0])
+
+    # a prompt of 23 fits the rest of the first budget: its KV is 24 beside 10
+    assert verdict(34, 23) == RELEASED
+    # one of 24 needs the next period too: in it both have grown by one, 26 beside 11
+    assert verdict(37, 24) == RELEASED
+    assert verdict(36, 24) == KV_FUTURE
 
 
 def test_an_empty_device_takes_one_that_is_not_safe_but_not_two() -> None:

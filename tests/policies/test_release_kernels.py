@@ -17,6 +17,7 @@ from bidroute.policies.admission_kernels import (
     KV_NOW,
     NEVER_HERE,
     NO_SLOT,
+    NO_TOKENS,
     RELEASED,
     View,
     gaps_between_ends,
@@ -77,8 +78,7 @@ class Twin:
 
     def take(self, row: int, d: int) -> None:
         prompt, length_class, exact = self.request(row)
-        self.batches[d].members.append(Member(prompt + 1, 0, length_class, exact))
-        self.batches[d].grid = self.batches[d].grid or exact == 0
+        self.batches[d].take(prompt, length_class, exact)
         self.released[row] = d
 
     def pays(self, row: int, d: int) -> bool:
@@ -133,7 +133,7 @@ class Twin:
             self.verdicts[row] = verdict
             if wanted and verdict != RELEASED:
                 self.turned_down |= set(wanted)
-                if best < 0 and verdict > NO_SLOT:
+                if best < 0 and verdict > NO_TOKENS:
                     best, kept_by_best = row, set(wanted)
             if best >= 0 and self.queue.skips[best] + passed >= self.view.max_skips:
                 kept = kept_by_best
@@ -162,13 +162,21 @@ class Twin:
             return []
         if len(self.released) == self.n:
             return list(range(self.offered))
-        free = [d for d in range(self.offered) if len(self.batches[d].members) < self.batches[d].slots]
+        roomy = [len(batch.members) < batch.slots and batch.has_tokens for batch in self.batches]
+        free = [d for d in range(self.offered) if roomy[d]]
         return [d for d in free if self.bids.value[d].min() <= 0 and d not in self.turned_down]
 
 
 def random_state(random: np.random.Generator) -> tuple[RoutingState, list[Batch]]:
     devices = [
-        Device("d", int(random.integers(1, 5)), int(random.integers(30, 300)), int(random.choice([1, 16])), period)
+        Device(
+            "d",
+            int(random.integers(1, 5)),
+            int(random.integers(30, 300)),
+            int(random.choice([1, 16])),
+            period,
+            token_budget=int(random.choice([0, 0, 20, 60])),
+        )
         for period in random.choice([0.01, 0.02], int(random.integers(1, 4)))
     ]
     leases = [
@@ -184,6 +192,8 @@ def random_state(random: np.random.Generator) -> tuple[RoutingState, list[Batch]
     batches = [Batch(d.kv_tokens // d.block_size * d.block_size, d.block_size, d.batch_slots) for d in devices]
     for d, prompt, decoded, length_class, exact in leases:
         batches[d].members.append(Member(prompt + decoded + 1, decoded, length_class, exact))
+    for one, batch in zip(devices, batches, strict=True):
+        batch.budget, batch.tokens = one.token_budget, one.token_budget - len(batch.members)
     return made, batches
 
 
@@ -195,6 +205,7 @@ def test_a_decision_equals_its_twin(seed: int) -> None:
     prices = ShadowPrices()
     prices.fit_fleet(len(batches))
     prices.slot_price[:] = random.choice([0.0, 0.002, 0.05]) * random.exponential(1.0, prices.slot_price.shape)
+    prices.token_price[:] = random.choice([0.0, 0.05]) * random.exponential(1.0, prices.token_price.shape)
     pace_s = random.uniform(0.01, 0.02, len(batches))
     bidding = Bidding(Objective(), prices, float(random.choice([0.01, 1.0])), 4.0, pace_s)
     admission = Admission(risk_z=1.0, max_skips=int(random.integers(0, 4)))
@@ -223,13 +234,15 @@ def test_a_decision_equals_its_twin(seed: int) -> None:
     assert (waiting.queue.skips - skips).sum() == twin.skips
     reasons = [twin.reason(row) for row in range(twin.n) if row not in twin.released]
     # which part of the KV holds one is told without a look ahead where a shorter prompt has failed
-    together = [held[list(KV_HELD)].sum(), *(held[reason] for reason in (NO_SLOT, BEHIND, PRICED_OUT))]
+    others = NO_SLOT, NO_TOKENS, BEHIND, PRICED_OUT
+    together = [held[list(KV_HELD)].sum(), *(held[reason] for reason in others)]
     expected = [sum(reason in KV_HELD for reason in reasons)]
-    expected += [reasons.count(reason) for reason in (NO_SLOT, BEHIND, PRICED_OUT)]
+    expected += [reasons.count(reason) for reason in others]
     assert together == expected
     factor = np.ones(len(batches))
     factor[twin.cut()] = 0.5
     np.testing.assert_allclose(prices.slot_price, before.slot_price * factor[:, None])
+    np.testing.assert_allclose(prices.token_price, before.token_price * factor[:, None])
 
 
 @given(SEEDS, st.integers(1, 12))

@@ -29,6 +29,8 @@ class Case:
         self.kv_price = random.exponential(1.0, shape) * random.integers(0, 2, shape)
         self.batch_slots = random.integers(1, 10, self.devices)
         self.kv_tokens = random.integers(20, 200, self.devices)
+        self.token_price, self.token_budget = np.zeros(shape), np.zeros(self.devices, dtype=np.int64)
+        self.open_leases = np.zeros(self.devices, dtype=np.int64)
         self.period_s = random.uniform(0.01, 1.0, self.devices)
         n = int(random.integers(1, 12))
         self.prompt_tokens = random.integers(0, 100, n)
@@ -37,6 +39,14 @@ class Case:
         self.reward = random.exponential(2.0, n)
         self.weight = random.uniform(0.1, 5.0, n)
         self.earliest = random.choice(self.starts, n)
+
+    def mix(self) -> None:
+        """Give some devices a token budget, with prices, and open leases that leave little or nothing of it."""
+        random, shape = self.random, self.slot_price.shape
+        self.token_budget = random.integers(1, 40, self.devices) * random.integers(0, 3, self.devices)
+        self.token_price = random.exponential(1.0, shape) * random.integers(0, 2, shape)
+        self.token_price[self.token_budget == 0] = 0.0
+        self.open_leases = random.integers(0, 50, self.devices)
 
     def survival(self, i: int) -> np.ndarray:
         """P(still running θ periods after its start) of request i, θ = 0 …"""
@@ -59,3 +69,29 @@ class Case:
             slots[b] += alive
             tokens[b] += alive * (self.prompt_tokens[i] + age + 1)
         return slots, tokens
+
+    def delay(self, i: int, g: int) -> int:
+        """Periods that the prompt of request i takes on device g before the one that makes its first token."""
+        if self.token_budget[g] == 0:
+            return 0
+        chunk = max(self.token_budget[g] - self.open_leases[g], 1)
+        return max(int(np.ceil(self.prompt_tokens[i] / chunk)), 1) - 1
+
+    def mixed(self, i: int, start: int, g: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The same on device g, and the tokens of its budget; all 0 of these where it has none."""
+        used, delay = np.zeros(self.grid.buckets), self.delay(i, g)
+        first = start + delay if self.exact_tokens[i] > 0 else start  # classes decode from the start on
+        slots, tokens = self.held(i, first)
+        if self.token_budget[g] == 0:
+            return slots, tokens, used
+        left = max(int(self.prompt_tokens[i]), 1)
+        for period in range(delay + 1):
+            b, chunk = self.bucket(start + period), min(left, max(self.token_budget[g] - self.open_leases[g], 1))
+            used[b] += chunk
+            left -= chunk
+            if period < delay:
+                slots[b] += 1
+                tokens[b] += self.prompt_tokens[i] - left
+        for age, alive in enumerate(self.survival(i)):
+            used[self.bucket(first + age)] += alive if age > 0 else 0.0
+        return slots, tokens, used

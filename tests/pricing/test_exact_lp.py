@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,9 +19,52 @@ def instance(
 
 
 def test_column_holds_prompt_and_one_token_more_every_period() -> None:
-    slots, tokens = column(instance([(0, 3, 4, 1.0)], 1, 10, 6), 0, 1)
+    slots, tokens, budget = column(instance([(0, 3, 4, 1.0)], 1, 10, 6), 0, 1)
     assert slots.tolist() == [0, 1, 1, 1, 1, 0]
     assert tokens.tolist() == [0, 4, 5, 6, 7, 0]
+    assert budget.tolist() == [0] * 6
+
+
+def mixed(jobs: list[tuple[int, int, int, float]], budget: int, chunk: int, periods: int) -> Instance:
+    """One device with room for all, but for a token budget per period."""
+    one = np.ones(1, dtype=np.int64)
+    return replace(instance(jobs, 9, 1000, periods), token_budget=budget * one, chunk_tokens=chunk * one)
+
+
+def test_a_prompt_in_chunks_delays_what_follows_and_takes_the_budget() -> None:
+    # a prompt of 7 in chunks of 3: two periods before the one that makes the first of 3 tokens
+    slots, tokens, budget = column(mixed([(0, 7, 3, 1.0)], 4, 3, 7), 0, 1)
+    assert slots.tolist() == [0, 1, 1, 1, 1, 1, 0]
+    assert tokens.tolist() == [0, 3, 6, 8, 9, 10, 0]
+    assert budget.tolist() == [0, 3, 3, 1, 1, 1, 0]
+
+
+@pytest.mark.parametrize(("budget", "best"), [(8, 2.0), (7, 1.0)])
+def test_the_token_budget_alone_can_bind(budget: int, best: float) -> None:
+    # two prompts of 4 in the only period there is
+    solved = solve_integer(mixed([(0, 4, 1, 1.0)] * 2, budget, 4, 1))
+    assert solved.value == pytest.approx(best)
+    assert is_feasible(mixed([(0, 4, 1, 1.0)] * 2, budget, 4, 1), solved.starts)
+
+
+def test_who_decodes_takes_one_token_of_the_budget() -> None:
+    # a prompt of 4 fits a budget of 4 alone, and beside somebody who decodes one of 5
+    for budget, best in ((4, 1.0), (5, 2.0)):
+        jobs = [(0, 1, 3, 1.0), (1, 4, 1, 1.0)]
+        small = replace(mixed(jobs, budget, 4, 3), reward=instance(jobs, 9, 9, 3).reward)
+        small.reward[1, 0, 2] = 0.0  # it must start in period 1, while the first decodes
+        assert solve_integer(small).value == pytest.approx(best)
+
+
+def test_token_prices_close_the_gap_and_fall_on_the_longer_prompt() -> None:
+    # 12 tokens in 3 periods; prompts of 4 and of 8, both worth 1: 2 of the three short ones pay for the long one
+    small = mixed([(0, 8, 1, 1.0), (0, 4, 1, 1.0), (0, 4, 1, 1.0)], 4, 4, 3)
+    solved = solve_lp(small)
+    assert solved.value == pytest.approx(2.5)
+    assert solved.slot_price.max() == solved.kv_price.max() == 0.0
+    assert solved.token_price.max() > 0.0
+    assert dual_value(small, solved.slot_price, solved.kv_price, solved.token_price) == pytest.approx(2.5)
+    assert dual_value(small, solved.slot_price, solved.kv_price) == pytest.approx(3.0)  # without: all three
 
 
 def test_fractions_beat_whole_requests() -> None:
@@ -80,6 +124,10 @@ def test_feasibility_names_what_is_not_a_schedule() -> None:
         {"prompt_tokens": np.zeros(2, dtype=np.int64)},
         {"output_tokens": np.zeros(1, dtype=np.int64)},
         {"kv_tokens": np.zeros(1, dtype=np.int64)},
+        {"token_budget": np.ones(1, dtype=np.int64)},
+        {"chunk_tokens": np.ones(1, dtype=np.int64)},
+        {"token_budget": np.ones(1, dtype=np.int64), "chunk_tokens": np.zeros(1, dtype=np.int64)},
+        {"token_budget": np.ones(2, dtype=np.int64), "chunk_tokens": np.ones(2, dtype=np.int64)},
     ],
 )
 def test_bad_instances_are_refused(change: dict[str, np.ndarray]) -> None:

@@ -47,13 +47,16 @@ def test_exact_column_equals_a_sum_over_periods(output_tokens: int, start: int, 
 # --- demand_at_prices -----------------------------------------------------------------------------------------------
 
 
-def demand(case: Case, decay_s: float, devices: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
-    slot_demand, kv_demand = np.full((2, *case.slot_price.shape), np.nan)
+def demand(case: Case, decay_s: float, devices: np.ndarray) -> tuple[int, np.ndarray]:
+    demands = np.full((3, *case.slot_price.shape), np.nan)
     taken = demand_at_prices(
         case.slot_price,
         case.kv_price,
+        case.token_price,
         case.batch_slots,
         case.kv_tokens,
+        case.token_budget,
+        case.open_leases,
         case.period_s,
         devices,
         case.edges,
@@ -68,50 +71,52 @@ def demand(case: Case, decay_s: float, devices: np.ndarray) -> tuple[int, np.nda
         case.weight,
         case.earliest,
         decay_s,
-        slot_demand,
-        kv_demand,
+        *demands,
     )
-    return taken, slot_demand, kv_demand
+    return taken, demands
 
 
-def demand_twin(case: Case, decay_s: float, devices: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
-    taken, slot_demand, kv_demand = 0, np.zeros_like(case.slot_price), np.zeros_like(case.kv_price)
+def demand_twin(case: Case, decay_s: float, devices: np.ndarray) -> tuple[int, np.ndarray]:
+    taken, demands = 0, np.zeros((3, *case.slot_price.shape))
+    capacities = case.batch_slots, case.kv_tokens, np.maximum(case.token_budget, 1)
+    rows = list(zip((case.slot_price, case.kv_price, case.token_price), capacities, strict=True))
     for i in range(len(case.prompt_tokens)):
         offers = []
         for start in case.starts[case.starts >= case.earliest[i]]:
-            slots, tokens = case.held(i, start)
             for g in devices:
                 if case.prompt_tokens[i] + 1 > case.kv_tokens[g]:
                     continue
-                completion_s = (start - case.earliest[i] + case.tokens(i)) * case.period_s[g]
-                cost = slots @ case.slot_price[g] / case.batch_slots[g] + tokens @ case.kv_price[g] / case.kv_tokens[g]
-                offers.append((case.reward[i] * decay_s / (decay_s + completion_s) - cost, g, slots, tokens))
-        value, g, slots, tokens = max(offers, key=lambda offer: offer[0], default=(0.0, 0, None, None))
+                columns = case.mixed(i, start, g)
+                completion_s = (start - case.earliest[i] + case.tokens(i) + case.delay(i, g)) * case.period_s[g]
+                cost = sum(c @ price[g] / most[g] for c, (price, most) in zip(columns, rows, strict=True))
+                offers.append((case.reward[i] * decay_s / (decay_s + completion_s) - cost, g, columns))
+        value, g, columns = max(offers, key=lambda offer: offer[0], default=(0.0, 0, None))
         if value <= 0.0:
             continue
         taken += 1
-        slot_demand[g] += case.weight[i] * slots / (case.batch_slots[g] * case.grid.widths_periods)
-        kv_demand[g] += case.weight[i] * tokens / (case.kv_tokens[g] * case.grid.widths_periods)
-    return taken, slot_demand, kv_demand
+        for row, column, (_, capacity) in zip(demands, columns, rows, strict=True):
+            row[g] += case.weight[i] * column / (capacity[g] * case.grid.widths_periods)
+    return taken, demands
 
 
-@given(SEEDS, st.floats(0.1, 100.0))
-def test_demand_is_that_of_each_sample_at_its_best(seed: int, decay_s: float) -> None:
+@given(SEEDS, st.floats(0.1, 100.0), st.booleans())
+def test_demand_is_that_of_each_sample_at_its_best(seed: int, decay_s: float, mixed: bool) -> None:
     case = Case(seed)
+    if mixed:
+        case.mix()
     devices = np.flatnonzero(case.random.integers(0, 3, case.devices))
-    taken, slot_demand, kv_demand = demand(case, decay_s, devices)
+    taken, demands = demand(case, decay_s, devices)
     expected = demand_twin(case, decay_s, devices)
     assert taken == expected[0]
-    np.testing.assert_allclose(slot_demand, expected[1], atol=1e-12)
-    np.testing.assert_allclose(kv_demand, expected[2], atol=1e-12)
+    np.testing.assert_allclose(demands, expected[1], atol=1e-12)
 
 
 def test_who_fits_nowhere_is_charged_to_no_device() -> None:
     case = Case(3)
     case.prompt_tokens[:] = case.kv_tokens.max()
-    taken, slot_demand, kv_demand = demand(case, 10.0, np.arange(case.devices))
+    taken, demands = demand(case, 10.0, np.arange(case.devices))
     assert taken == 0
-    assert slot_demand.max() == kv_demand.max() == 0.0
+    assert demands.max() == 0.0
 
 
 def test_at_high_prices_nobody_buys() -> None:
@@ -123,16 +128,21 @@ def test_at_high_prices_nobody_buys() -> None:
 # --- expected_use_of_devices ----------------------------------------------------------------------------------------
 
 
-@given(SEEDS)
-def test_capacity_left_counts_each_lease_while_it_lives(seed: int) -> None:
+@given(SEEDS, st.booleans())
+def test_capacity_left_counts_each_lease_while_it_lives(seed: int, mixed: bool) -> None:
     case = Case(seed)
+    if mixed:
+        case.mix()
     n, random = len(case.prompt_tokens), case.random
     decoded = random.integers(0, HORIZON_TOKENS + 5, n)
-    leases = np.stack([np.arange(n), case.prompt_tokens, decoded, case.length_class, case.exact_tokens, np.full(n, 2)])
+    lease_state = random.integers(0, 3, n) if mixed else np.full(n, 2)
+    prefilled = random.integers(0, case.prompt_tokens + 1) * (lease_state == 1)
+    lengths = case.length_class, case.exact_tokens
+    leases = np.stack([np.arange(n), case.prompt_tokens, decoded, *lengths, lease_state, prefilled])
     cuts = np.sort(random.integers(0, n + 1, case.devices - 1)) if case.devices > 1 else np.zeros(0, dtype=np.int64)
     offset, ends = np.concatenate([[0], cuts]), np.concatenate([cuts, [n]])
     devices = np.flatnonzero(random.integers(0, 3, case.devices))
-    left = np.full((2, *case.slot_price.shape), 9.0)
+    left = np.full((3, *case.slot_price.shape), 9.0)
     expected_use_of_devices(
         leases,
         offset,
@@ -140,21 +150,29 @@ def test_capacity_left_counts_each_lease_while_it_lives(seed: int) -> None:
         devices,
         case.batch_slots,
         case.kv_tokens,
+        case.token_budget,
         case.model.survival,
         case.edges,
-        left[0],
-        left[1],
+        *left,
     )
     for g in range(case.devices):
         if g not in devices:
             assert np.all(left[:, g] == 9.0)
             continue
+        rows = np.arange(offset[g], ends[g])
+        budget, chunk = case.token_budget[g], max(case.token_budget[g] - len(rows), 1)
+        rest = ((case.prompt_tokens - prefilled) * (lease_state < 2))[rows] * (budget > 0)
+        delay = np.where(rest > 0, np.maximum(np.cumsum(rest) - 1, 0) // chunk, 0)
         for b in range(case.grid.buckets):
-            ahead = (case.edges[b] + case.edges[b + 1] - 1) // 2
-            alive = np.array([_alive(case, i, int(decoded[i]), ahead) for i in range(offset[g], ends[g])])
-            held = (case.prompt_tokens + decoded + 1)[offset[g] : ends[g]] + ahead
+            middle = (case.edges[b] + case.edges[b + 1] - 1) // 2
+            ahead = np.maximum(middle - delay, 0)
+            alive = np.array([_alive(case, i, int(decoded[i]), h) for i, h in zip(rows, ahead, strict=True)])
+            held = (case.prompt_tokens + decoded + 1)[rows] + ahead
             assert left[0, g, b] == pytest.approx(1.0 - alive.sum() / case.batch_slots[g])
             assert left[1, g, b] == pytest.approx(1.0 - (alive * held).sum() / case.kv_tokens[g])
+            decoding = alive[(rest == 0) | (middle > delay)].sum()
+            prompts = np.clip(rest.sum() - chunk * middle, 0, chunk)
+            assert left[2, g, b] == pytest.approx(1.0 - (decoding + prompts) / budget if budget else 1.0)
 
 
 def _alive(case: Case, i: int, decoded: int, ahead: int) -> float:

@@ -88,12 +88,15 @@ def test_columns_are_those_that_the_steps_choose_among(seed: int) -> None:
             best = own[np.argmax(net[own])]
             wanted[0, columns.device[best]] += sample.weight[i] * columns.slots[best]
             wanted[1, columns.device[best]] += sample.weight[i] * columns.kv[best]
-    demand = np.empty_like(wanted)
+    demand = np.empty((3, *wanted.shape[1:]))
     demand_at_prices(
         case.slot_price,
         case.kv_price,
+        case.token_price,
         case.batch_slots,
         case.kv_tokens,
+        case.token_budget,
+        case.open_leases,
         case.period_s,
         np.arange(case.devices),
         case.edges,
@@ -104,10 +107,10 @@ def test_columns_are_those_that_the_steps_choose_among(seed: int) -> None:
         *(sample.prompt_tokens, sample.length_class, sample.exact_tokens),
         *(sample.reward, sample.weight, sample.earliest),
         DECAY_S,
-        demand[0],
-        demand[1],
+        *demand,
     )
-    assert demand == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+    assert demand[:2] == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+    assert not demand[2].any()  # none of the devices has a token budget
 
 
 @settings(max_examples=20, deadline=None)

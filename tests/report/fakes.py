@@ -37,6 +37,7 @@ def result(policy, seed, e2e, ttft, tokens_per_s, preemptions, *, prices=False):
         held={"price": 30 * wave, "kv future": 20 * wave, "order": 10 * wave},
         slot_price=0.01 * wave if prices else None,
         kv_price=0.2 * wave if prices else None,
+        token_price=0.05 * wave if prices else None,
     )
     columns = RequestColumns(
         arrival_s=np.sort(rng.uniform(0, 30, 200)),

@@ -46,7 +46,12 @@ def test_every_figure_has_a_place_and_axis_titles(page):
 
 def test_only_policies_with_prices_have_price_curves():
     priced, plain = (fake_comparison().of(name)[0].timeline for name in ("bid_price", "fifo+safety"))
-    assert {line["name"] for line in inside_figure(priced)["data"]} >= {"price of slots", "price of KV", "held: price"}
+    assert {line["name"] for line in inside_figure(priced)["data"]} >= {
+        "price of slots",
+        "price of KV",
+        "price of iterations' tokens",
+        "held: price",
+    }
     assert not {line["name"] for line in inside_figure(plain)["data"]} & {"price of slots", "price of KV"}
 
 

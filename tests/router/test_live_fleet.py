@@ -280,3 +280,19 @@ async def test_stopping_while_requests_run_and_wait(policy: str) -> None:
     kinds = [(await client).kind for client in asked]
     assert set(kinds) <= {"broken", "error"}
     assert leaks(dispatcher) == []
+
+
+async def test_a_token_budget_is_priced_where_it_is_known_and_all_are_served() -> None:
+    a, b = await start(LiveWorker("a", batch_slots=8), LiveWorker("b", batch_slots=8))
+    async with routed([a]) as router:
+        await joined(router, "a")
+        told = {"url": b.url, "name": "b", "token_budget": 16}  # less than any prompt
+        assert (await router.admin("POST", "/admin/workers", told))[0] == 201
+        await joined(router, "b")
+        fleet = router.dispatcher.controller.state.fleet
+        assert fleet.token_budget.tolist() == [0, 16]
+        assert await ended(router, ask(router, 40, 5)) == ["whole"] * 40
+        shown = {worker["name"]: worker for worker in (await router.admin("GET", "/admin/state"))[1]["workers"]}
+        assert (len(shown["a"]["token_price"]), shown["a"]["kv_price"] != []) == (0, True)
+        assert len(shown["b"]["token_price"]) == len(shown["b"]["kv_price"])
+    await b.kill()

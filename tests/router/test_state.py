@@ -22,6 +22,14 @@ def test_prices_of_one_slot_and_of_a_thousand_tokens():
     prices = device_prices(snapshot, 1, batch_slots=4, kv_tokens=500)
     assert prices.slot == [2.0, 1.0]
     assert prices.kv == [4.0, 2.0]
+    assert prices.tokens == []
+
+
+def test_the_price_of_iterations_is_shown_where_a_budget_is_known():
+    one = np.ones((1, 2))
+    snapshot = PriceSnapshot(np.array([0, 1, 4]), one, one, np.array([[4.0, 2.0]]))
+    assert device_prices(snapshot, 0, 1, 1, token_budget=2000).tokens == [2.0, 1.0]
+    assert device_prices(snapshot, 0, 1, 1, token_budget=0).tokens == []
 
 
 def test_no_prices_where_there_are_none():
@@ -32,7 +40,7 @@ def test_no_prices_where_there_are_none():
         device_prices(snapshot, -1, 1, 1),
         device_prices(snapshot, 0, 0, 1),
     ):
-        assert nothing == ([], [])
+        assert nothing == ([], [], [])
 
 
 def test_waits_on_an_edge_are_below_it():

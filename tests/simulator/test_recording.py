@@ -66,7 +66,9 @@ def test_explanations_cover_each_epoch_a_request_waited_through() -> None:
 
 
 def test_prices_are_weighted_by_the_width_of_their_buckets() -> None:
-    assert near_prices(Priced().prices(), 1).tolist() == [[2.0], pytest.approx([0.2])]
+    slot, kv, tokens = near_prices(Priced().prices(), 1)
+    assert (slot.tolist(), kv.tolist()) == ([2.0], pytest.approx([0.2]))
+    assert np.isnan(tokens).all()  # it does not price these
     assert np.isnan(near_prices(None, 3)).all()
 
 

@@ -56,6 +56,9 @@ _BOUND_BY = (
 _BASIC = "--policies join_shortest_queue,fifo+safety,bid_price"
 _MAIN = "join_shortest_queue,weighted_least_connections,fifo+safety,least_footprint+safety+ageing,bid_price"
 _UNLIKE = _MAIN.replace("fifo+safety", "least_predicted_work")
+_AGGREGATED = "join_shortest_queue,power_of_d,least_predicted_work,fifo+safety,least_footprint+safety+ageing"
+_MIXED = f'robustness --cases "no lengths,noise 0.6,mix" --requests 600 --seeds 3 --policies {_AGGREGATED}'
+_MIXED_CODE = f"compare --trace builtin:azure-code-like --requests 600 --seeds 3 --policies {_AGGREGATED},bid_price"
 _BUILTIN = f"--requests 1500 --seeds 3 --policies {_MAIN}"
 
 SECTIONS: tuple[Section, ...] = (
@@ -124,6 +127,14 @@ SECTIONS: tuple[Section, ...] = (
                 "reasoning-like", f"compare --trace builtin:reasoning-like --requests 800 --seeds 3 --policies {_MAIN}"
             ),
             Command("aggregated", f"compare --trace builtin:azure-conv-like --mode aggregated {_BUILTIN}"),
+        ),
+    ),
+    Section(
+        "Workers that prefill, too: the token budget",
+        tuple(
+            Command(f"{name}-{budget}", f"{command} --mode aggregated --engine max_batched_tokens=1024,budget={budget}")
+            for name, command in (("mixed", _MIXED), ("mixed-code", _MIXED_CODE))
+            for budget in ("told", "hidden")
         ),
     ),
     Section(

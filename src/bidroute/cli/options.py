@@ -106,7 +106,7 @@ FleetFile = Annotated[
         metavar="FILE.yaml",
         rich_help_panel=_FLEET,
         help="Unlike workers instead: a list [bold]devices[/bold] of {name, count, batch_slots, kv_tokens, block_size, "
-        "latency, prefill, speed}.",
+        "latency, prefill, speed, token_budget}.",
     ),
 ]
 Mode = Annotated[
@@ -124,8 +124,9 @@ Engine = Annotated[
         metavar="k=v,…",
         show_default=False,
         rich_help_panel=_ENGINE,
-        help="block_size=TOKENS (1), max_batched_tokens=N per pass (8192), eviction=preempt|reserve (preempt); one or "
-        "more, such as block_size=16,eviction=reserve.",
+        help="block_size=TOKENS (1), max_batched_tokens=N per pass (8192), eviction=preempt|reserve (preempt), "
+        "budget=told|hidden (told: the router knows that N, mode aggregated); one or more, such as "
+        "block_size=16,eviction=reserve.",
     ),
 ]
 Latency = Annotated[

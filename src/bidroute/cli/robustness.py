@@ -29,7 +29,7 @@ JOURNAL = Path("bidroute-robustness.jsonl")
 _GROUPS = ", ".join(dict.fromkeys(case.group for case in CASES))
 
 
-@options.with_scenario("skip_bad_rows", "devices", "kv_tokens", "mode", "objective", name="base")
+@options.with_scenario("skip_bad_rows", "devices", "kv_tokens", "mode", "engine", "objective", name="base")
 def robustness_command(
     *,
     trace: options.Traces = None,

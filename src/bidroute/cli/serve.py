@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 _WORKERS, _HTTP, _ROUTING = "Workers", "HTTP", "Routing"
 _KEYS_VARIABLE = "BIDROUTE_API_KEYS"
 _TOKEN_VARIABLE = "BIDROUTE_ADMIN_TOKEN"
-_WORKER_FIELDS = {"slots": "batch_slots", "kv_tokens": "kv_tokens", "block_size": "block_size", "name": "name"}
+_WORKER_FIELDS = {
+    "slots": "batch_slots",
+    "kv_tokens": "kv_tokens",
+    "block_size": "block_size",
+    "token_budget": "token_budget",
+    "name": "name",
+}
 
 
 def serve_command(
@@ -30,7 +36,8 @@ def serve_command(
             show_default=False,
             rich_help_panel=_WORKERS,
             help="A vLLM or SGLang server; give one for each. What it does not tell about itself can be added: "
-            "slots=N (its max_num_seqs), kv_tokens=N, block_size=N, name=NAME, api_key_env=VARIABLE.",
+            "slots=N (its max_num_seqs), kv_tokens=N, block_size=N, token_budget=N (its max_num_batched_tokens), "
+            "name=NAME, api_key_env=VARIABLE.",
         ),
     ] = None,
     prefill: Annotated[

@@ -8,7 +8,7 @@ reads a clock or a metric; late scrapes can correct the ledger but never drive i
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -27,13 +27,15 @@ PENDING, PREFILLING, DECODING = int(LeaseState.PENDING), int(LeaseState.PREFILLI
 
 
 # Rows of `FleetColumns.totals` that kernels read by name.
-OPEN_LEASES, PREFILL_TOKENS, BATCH_SLOTS, KV_TOKENS, BLOCK_SIZE, USABLE_KV_TOKENS = 0, 4, 5, 6, 7, 8
+OPEN_LEASES, PREFILL_TOKENS, BATCH_SLOTS, KV_TOKENS = 0, 4, 5, 6
+BLOCK_SIZE, USABLE_KV_TOKENS, TOKEN_BUDGET = 7, 8, 9
+TOTALS = 10
 
 
 class FleetColumns(NamedTuple):
     """The fleet as kernels read it; valid until its next change.
 
-    `leases` int64[6, rows], `offset` and `counts` int64[G] are those of `LeasePool`; `totals` int64[9, G] and `active`
+    `leases` int64[7, rows], `offset` and `counts` int64[G] are those of `LeasePool`; `totals` int64[10, G] and `active`
     int64[A] those of `Fleet`; `moments` float64[ROWS, G] and `prior_s` float64[G] those of `Paces`.
     """
 
@@ -64,9 +66,10 @@ class Fleet:
     `open_leases`; `pending`: leases in state PENDING; `kv_tokens_used`: Σ prompt + decoded + 1 over the leases in
     the batch; `kv_tokens_pending`: the same sum over the pending ones; `prefill_tokens`: Σ prompt + decoded over
     the pending and the prefilling ones; `batch_slots`: B_g; `kv_tokens`: C_g; `block_size`; `usable_kv_tokens`:
-    C_g in whole blocks, the largest KV peak that can ever run there. `totals` int64[9, G] holds them in this order,
-    for kernels. float64[G]: `speed`, and `period_s`, the recent mean duration of an iteration, one of `paces`. `active`
-    int64[A] are the indexes of the devices that take new requests, rising; `members` of all that it is about.
+    C_g in whole blocks, the largest KV peak that can ever run there; `token_budget`: of one iteration, 0 for none.
+    `totals` int64[10, G] holds them in this order, for kernels. float64[G]: `speed`, and `period_s`, the recent mean
+    duration of an iteration, one of `paces`. `active` int64[A] are the indexes of the devices that take new requests,
+    rising; `members` of all that it is about.
     """
 
     def __init__(self, devices: list[Device]) -> None:
@@ -76,7 +79,7 @@ class Fleet:
         self.pool = LeasePool()
         self._where: dict[int, int] = {}
         self._position: dict[int, int] = {}
-        self.totals: IntArray = np.zeros((9, 0), dtype=np.int64)
+        self.totals: IntArray = np.zeros((TOTALS, 0), dtype=np.int64)
         self.speed: FloatArray = np.zeros(0)
         self.period_s: FloatArray = np.zeros(0)
         self.paces = Paces()
@@ -189,7 +192,7 @@ class Fleet:
         """Add a device and return its index."""
         self.pool.add_device()
         self.ledgers.append(DeviceLedger(device, self.pool, len(self.ledgers)))
-        self._name_totals(np.concatenate([self.totals, np.zeros((9, 1), dtype=np.int64)], axis=1))
+        self._name_totals(np.concatenate([self.totals, np.zeros((TOTALS, 1), dtype=np.int64)], axis=1))
         self.speed = np.append(self.speed, device.speed)
         self.paces.join(device)
         self.period_s = self.paces.period_s
@@ -210,7 +213,7 @@ class Fleet:
         """Change a device's capacity; leases that no longer fit run on, and nothing new starts meanwhile."""
         ledger = self._present(device)
         old = ledger.device
-        ledger.device = Device(old.name, batch_slots, kv_tokens, old.block_size, old.period_s, old.speed)
+        ledger.device = replace(old, batch_slots=batch_slots, kv_tokens=kv_tokens)
         self._note_capacity(device, ledger.device)
 
     def leave(self, device: int) -> list[Lease]:
@@ -281,7 +284,7 @@ class Fleet:
         self.totals = totals
         self.open_leases, self.pending, self.kv_tokens_used, self.kv_tokens_pending = totals[:4]
         self.prefill_tokens, self.batch_slots, self.kv_tokens = totals[4:7]
-        self.block_size, self.usable_kv_tokens = totals[7:]
+        self.block_size, self.usable_kv_tokens, self.token_budget = totals[7:]
 
     def _present(self, device: int) -> DeviceLedger:
         if not 0 <= device < len(self.ledgers):
@@ -295,6 +298,7 @@ class Fleet:
         self.kv_tokens[index] = device.kv_tokens
         self.block_size[index] = device.block_size
         self.usable_kv_tokens[index] = device.kv_tokens // device.block_size * device.block_size
+        self.token_budget[index] = device.token_budget
         self._note_devices()
 
     def _note_devices(self) -> None:

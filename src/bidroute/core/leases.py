@@ -32,13 +32,14 @@ class Status(IntEnum):
 class LeasePool:
     """The open leases of all devices, by column; each device has a segment of consecutive rows.
 
-    `columns` int64[6, rows]: request id, prompt tokens, decoded tokens, length class, exact tokens (0: unknown),
-    LeaseState. Device g owns rows `offset[g]` to `offset[g] + count[g]`, in no set order, and has room for `rooms[g]`.
-    A segment that runs full moves to one twice as long; the old one is kept for the next device that needs its size.
+    `columns` int64[7, rows]: request id, prompt tokens, decoded tokens, length class, exact tokens (0: unknown),
+    LeaseState, and prompt tokens processed so far (followed on devices with a token budget, while PREFILLING). Device g
+    owns rows `offset[g]` to `offset[g] + count[g]`, in no set order, and has room for `rooms[g]`. A segment that runs
+    full moves to one twice as long; the old one is kept for the next device that needs its size.
     """
 
     def __init__(self) -> None:
-        self.columns: IntArray = np.zeros((6, SMALLEST_SEGMENT), dtype=np.int64)
+        self.columns: IntArray = np.zeros((7, SMALLEST_SEGMENT), dtype=np.int64)
         self.offset: IntArray = np.zeros(0, dtype=np.int64)
         self.count: IntArray = np.zeros(0, dtype=np.int64)
         self.rooms: IntArray = np.zeros(0, dtype=np.int64)

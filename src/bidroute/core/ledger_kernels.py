@@ -34,7 +34,7 @@ def append_row(
         return FULL
     row = offset[device] + place
     columns[0, row], columns[1, row], columns[2, row] = request_id, prompt_tokens, 0
-    columns[3, row], columns[4, row], columns[5, row] = length_class, exact_tokens, 0
+    columns[3, row], columns[4, row], columns[5, row], columns[6, row] = length_class, exact_tokens, 0, 0
     count[device] = place + 1
     count_row(columns, totals, device, row, 1)
     return int(place)
@@ -80,15 +80,36 @@ def change_row(columns: IntArray, totals: IntArray, device: int, row: int, decod
         count_row(columns, totals, device, row, sign)
         columns[2, row] = decoded_tokens
         columns[5, row] = state
+    if state == 0:  # thrown out: its prompt will be processed anew
+        columns[6, row] = 0
 
 
 @kernel
 def advance_rows(columns: IntArray, totals: IntArray, device: int, start: int, stop: int, periods: int) -> None:
-    """Every decoding row in `start` … `stop` makes `periods` more tokens."""
+    """Every decoding row in `start` … `stop` makes `periods` more tokens.
+
+    What these leave of the device's token budget, if it has one, goes to the prompts of the prefilling rows.
+    """
+    decoding = 0
     for row in range(start, stop):
         if columns[5, row] == 2:
             columns[2, row] += periods
             totals[2, device] += periods
+            decoding += 1
+    left = periods * (totals[9, device] - decoding)
+    for row in range(start, stop):
+        if left <= 0:
+            break
+        if columns[5, row] == 1:
+            chunk = min(left, rest_of_prompt(columns, row))
+            columns[6, row] += chunk
+            left -= chunk
+
+
+@kernel
+def rest_of_prompt(columns: IntArray, row: int) -> int:
+    """Tokens of its prompt that a lease has still to process, as far as the ledger knows."""
+    return max(columns[1, row] - columns[6, row], 0) if columns[5, row] != 2 else 0
 
 
 @kernel

@@ -9,6 +9,7 @@ devices:
     latency: llama-3.1-8b-h100     # affine:A,B,C in seconds, or a packaged table (--latency)
     prefill: affine:0.005,4e-05    # (--prefill)
     speed: 1.5            # relative throughput, for weighted policies (derived from latency)
+    token_budget: 2048    # per iteration, mode aggregated (the engine's max_batched_tokens)
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class DeviceGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latency: str | None = None
     prefill: str | None = None
     speed: Annotated[float, Meta(gt=0)] | None = None
+    token_budget: Tokens | None = None
 
 
 class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from bidroute.simulator import EngineConfig, Slo
 
 _WHOLE = ("block_size", "max_batched_tokens")
 _SLOS = ("ttft", "e2e", "tpot")
-_ENGINE_FORM = "block_size=N,max_batched_tokens=N,eviction=preempt|reserve"
+_ENGINE_FORM = "block_size=N,max_batched_tokens=N,eviction=preempt|reserve,budget=told|hidden"
 
 
 def parse_mode(text: str) -> tuple[str, int]:
@@ -28,7 +28,7 @@ def parse_mode(text: str) -> tuple[str, int]:
 
 def parse_engine(text: str, recompute_s_per_token: float) -> EngineConfig:
     """Engine settings from `key=value,…`; empty means the defaults."""
-    pairs = _pairs("engine", text, (*_WHOLE, "eviction"), _ENGINE_FORM)
+    pairs = _pairs("engine", text, (*_WHOLE, "eviction", "budget"), _ENGINE_FORM)
     given: dict[str, Any] = {key: _whole(key, value) if key in _WHOLE else value for key, value in pairs.items()}
     return EngineConfig(**given, recompute_s_per_token=recompute_s_per_token)
 

@@ -22,7 +22,8 @@ class Timeline:
 
     `slots_used` and `kv_used` are fractions of the fleet's capacity; `waiting` counts the router's queue and
     `pending` the engines' own queues; `held` maps a reason to the requests held for it. Prices are means over
-    the devices for the near future, in reward units per period, for all slots (all KV) of a device; None without.
+    the devices for the near future, in reward units per period, for all slots (all KV, all tokens of an iteration)
+    of a device; None without, `token_price` also where no device has a token budget.
     """
 
     time_s: FloatArray
@@ -33,6 +34,7 @@ class Timeline:
     held: dict[str, FloatArray]
     slot_price: FloatArray | None = None
     kv_price: FloatArray | None = None
+    token_price: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

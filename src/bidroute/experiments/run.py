@@ -109,6 +109,7 @@ def _timeline(samples: Samples, scenario: Scenario) -> Timeline:
     slots = sum(device.batch_slots for device in scenario.devices)
     kv_tokens = sum(device.kv_tokens for device in scenario.devices)
     priced = bool(np.isfinite(samples.slot_price).any())
+    budgeted = priced and any(device.token_budget for device in scenario.devices)
     return Timeline(
         time_s=samples.time_s,
         waiting=samples.queue.astype(np.float64),
@@ -118,6 +119,7 @@ def _timeline(samples: Samples, scenario: Scenario) -> Timeline:
         held=_held_shares(samples),
         slot_price=samples.slot_price.mean(axis=1) if priced else None,
         kv_price=samples.kv_price.mean(axis=1) if priced else None,
+        token_price=samples.token_price.mean(axis=1) if budgeted else None,
     )
 
 

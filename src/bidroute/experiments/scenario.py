@@ -90,7 +90,8 @@ def prepare(settings: ScenarioSettings, seeds: list[int], groups: Sequence[Devic
     workers = [fleet.prefill[0]] * prefill_workers
     speedup = settings.speedup or _default_speedup(settings, estimate_load(first, models, workers))
     _require_time(first, speedup)
-    devices = _devices(fleet, [pace(model, first) for model in models])
+    budget = None if mode != "aggregated" else engine.max_batched_tokens if engine.budget == "told" else 0
+    devices = _devices(fleet, [pace(model, first) for model in models], budget)
     _require_some_fit(first, devices, settings)
     scenarios = {
         seed: Scenario(
@@ -184,11 +185,15 @@ def _resolved(group: DeviceGroup, settings: ScenarioSettings, place: str) -> Dev
         latency=decode.name,
         prefill=prefill.name,
         speed=group.speed,
+        token_budget=group.token_budget,
     )
 
 
-def _devices(fleet: Fleet, paces: list[DevicePace]) -> tuple[Device, ...]:
-    """The devices, their pace derived from their latency at a typical full batch; speeds average 1."""
+def _devices(fleet: Fleet, paces: list[DevicePace], budget: int | None) -> tuple[Device, ...]:
+    """The devices, their pace derived from their latency at a typical full batch; speeds average 1.
+
+    Each has the token `budget` unless its group has its own; None where no device prefills.
+    """
     mean_tokens_per_s = math.fsum(one.tokens_per_s for one in paces) / len(paces)
     return tuple(
         Device(
@@ -198,6 +203,7 @@ def _devices(fleet: Fleet, paces: list[DevicePace]) -> tuple[Device, ...]:
             block_size=group.block_size or 1,
             period_s=one.period_s,
             speed=group.speed or one.tokens_per_s / mean_tokens_per_s,
+            token_budget=0 if budget is None else budget if group.token_budget is None else group.token_budget,
         )
         for name, group, one in zip(fleet.names, fleet.group_of, paces, strict=True)
     )

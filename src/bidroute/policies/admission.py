@@ -1,9 +1,9 @@
 """Who may start now: the startable check, the safety check, and the rule on overtaking, for every central policy.
 
-Startable: a free batch slot, and free KV for the prompt and its first token, in whole blocks. Every open lease
-counts, also those that still wait inside the engine. Safe: at every distance h from now the batch keeps
-E[KV](h) + z·sd[KV](h) ≤ C, with remaining lives from the survival functions; where all lengths are known for
-certain the peaks are computed exactly instead. An empty device takes whatever is startable.
+Startable: a free batch slot, free KV for the prompt and its first token, in whole blocks, and where iterations have a
+token budget something left of it. Every open lease counts, also those that still wait inside the engine. Safe: at every
+distance h from now the batch keeps E[KV](h) + z·sd[KV](h) ≤ C, with remaining lives from the survival functions; where
+all lengths are known for certain the peaks are computed exactly instead. An empty device takes whatever is startable.
 
 Overtaking: when the best request that waits can start nowhere, later ones may be taken past it, `max_skips`
 times in all; then the devices that could ever hold it are kept for it until it starts, so it cannot be starved by
@@ -35,6 +35,7 @@ DEFAULT_MAX_SKIPS = 8  # most of what overtaking gains in the mean, before the t
 HOLD_BY_VERDICT = {
     kernels.NEVER_HERE: Hold.KV_FUTURE,
     kernels.NO_SLOT: Hold.SLOTS,
+    kernels.NO_TOKENS: Hold.TOKENS,
     kernels.KV_NOW: Hold.KV_NOW,
     kernels.KV_FUTURE: Hold.KV_FUTURE,
     kernels.BEHIND: Hold.ORDER,

@@ -4,6 +4,10 @@ Two forecasts of a device's KV exist. Where the output lengths of its whole batc
 candidate's too), the load just before each completion is exact: between completions the load only grows, so these
 are all its peaks. Else each request holds m(θ+h) tokens with probability S(θ+h)/S(θ), independently, on a grid of
 distances h. Both are built only when the first candidate asks, and adding a candidate updates them in place.
+
+On a device with a token budget a prompt may take several periods, and the request ends as many later. Both forecasts
+then count it as one that grows from now on and lives longer by that delay: at every moment, and however much shorter
+the delay turns out, no less than it will hold.
 """
 
 from __future__ import annotations
@@ -13,17 +17,23 @@ from typing import NamedTuple
 import numpy as np
 
 from bidroute._kernels import kernel
+from bidroute.core.ledger_kernels import rest_of_prompt
 from bidroute.core.queue import FloatArray, IntArray
 
-# Verdicts, ordered by how far a request got: the verdict over several devices is the largest.
-NEVER_HERE, NO_SLOT, KV_NOW, KV_FUTURE, RELEASED = 0, 1, 2, 3, 4
-BEHIND = 5  # not tried: one before it in the order reserves the devices
+# Verdicts, ordered by how far a request got: the verdict over several devices is the largest. Up to NO_TOKENS it is the
+# device that has no room, for anybody.
+NEVER_HERE, NO_SLOT, NO_TOKENS, KV_NOW, KV_FUTURE, RELEASED = 0, 1, 2, 3, 4, 5
+BEHIND = 6  # not tried: one before it in the order reserves the devices
 
 # Columns of `numbers`: a device's index, capacity in whole blocks, block size, free slots, tokens held now in blocks,
-# open leases, whether all their lengths are known, the forecast built (MODE), and where the last candidate failed.
-DEVICE, CAPACITY, BLOCK, FREE, HELD, LEASES, KNOWN, MODE, HOT = 0, 1, 2, 3, 4, 5, 6, 7, 8
-NUMBERS = 9
+# open leases, whether all their lengths are known, the forecast built (MODE), where the last candidate failed, the
+# token budget of an iteration (0: none), and what decoding and the prompts released before leave of the next one's.
+DEVICE, CAPACITY, BLOCK, FREE, HELD, LEASES, KNOWN, MODE, HOT, BUDGET, TOKENS = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+NUMBERS = 11
+UNLIMITED = 1 << 62  # TOKENS without a budget
+LEAST_CHUNK = 0.25  # of the budget, that is taken to be left for prompts however many slots there are
 UNBUILT, EXACT, GRID = 0, 1, 2  # values of MODE
+DECODING = 2  # `LeaseState.DECODING`
 MEAN, VARIANCE = 0, 1  # of the KV tokens, per grid point: rows of `grids`
 LEFT, SIZE, LOAD = 0, 1, 2  # rows of `peaks`: periods left (rising), KV tokens now, the batch's KV tokens at left − 1
 
@@ -31,7 +41,7 @@ LEFT, SIZE, LOAD = 0, 1, 2  # rows of `peaks`: periods left (rising), KV tokens 
 class View(NamedTuple):
     """All that one decision's checks need.
 
-    Lease pool: `columns` int64[6, rows], `offset` and `counts` int64[G]. Residual survival on a grid of H distances:
+    Lease pool: `columns` int64[7, rows], `offset` and `counts` int64[G]. Residual survival on a grid of H distances:
     `distance` int64[H], `growth` float64[H] (who is alive at `distance[b]` counts with its size at `growth[b]`),
     `residual` float64[classes, A, H] = S(age+distance)/S(age), `residual_tokens` float64[classes, A] the sum of that
     over all distances, `age_index` int64[horizon+1] (the row of each age).
@@ -98,15 +108,18 @@ def load_batches(
     width = 1
     for d in range(len(devices)):
         g = devices[d]
-        n, slots, block = counts[g], totals[5, g], totals[7, g]
-        held, known = 0, 1
+        n, slots, block, budget = counts[g], totals[5, g], totals[7, g], totals[9, g]
+        held, known, tokens = 0, 1, budget if budget > 0 else UNLIMITED
         for row in range(offset[g], offset[g] + n):
             held += in_blocks(columns[1, row] + columns[2, row] + 1, block)
             if columns[4, row] == 0:
                 known = 0
+            if budget > 0:
+                tokens -= 1 if columns[5, row] == DECODING else rest_of_prompt(columns, row)
         numbers[d, DEVICE], numbers[d, CAPACITY], numbers[d, BLOCK] = g, totals[8, g], block
         numbers[d, FREE], numbers[d, HELD], numbers[d, LEASES] = max(slots - n, 0), held, n
         numbers[d, KNOWN], numbers[d, MODE], numbers[d, HOT] = known, UNBUILT, 0
+        numbers[d, BUDGET], numbers[d, TOKENS] = budget, tokens
         width = max(width, slots, n)
     return width
 
@@ -149,10 +162,38 @@ def _peaks_safe(numbers: IntArray, peaks: IntArray, d: int, size: int, left: int
 
 
 @kernel
-def _put_on_grid(view: View, d: int, size: int, row: int, length_class: int, left: int) -> None:
+def _delay(numbers: IntArray, d: int, tokens: int) -> int:
+    """The most periods that the budget of device d takes for `tokens` of prompts, while others decode in all slots."""
+    if numbers[d, BUDGET] == 0 or tokens <= 0:
+        return 0
+    slots = numbers[d, FREE] + numbers[d, LEASES]
+    chunk = max(numbers[d, BUDGET] - slots, int(LEAST_CHUNK * numbers[d, BUDGET]), 1)
+    return int((tokens + chunk - 1) // chunk)
+
+
+@kernel
+def _delay_of_candidate(numbers: IntArray, d: int, prompt: int) -> int:
+    """Periods after this one that its prompt takes, at most: those of what this one's budget has no room for."""
+    return _delay(numbers, d, prompt - numbers[d, TOKENS])
+
+
+@kernel
+def _delay_of_batch(view: View, d: int) -> int:
+    """Periods after this one until all who prefill or wait in the engine are through, at most."""
+    if view.numbers[d, BUDGET] == 0:
+        return 0
+    g, tokens = view.numbers[d, DEVICE], 0
+    for row in range(view.offset[g], view.offset[g] + view.counts[g]):
+        tokens += rest_of_prompt(view.columns, row)
+    return max(_delay(view.numbers, d, tokens) - 1, 0)
+
+
+@kernel
+def _put_on_grid(view: View, d: int, size: int, row: int, length_class: int, left: int, delay: int) -> None:
     """Add one request to mean and variance; one rounded up to blocks wastes half a block on average.
 
-    `left`: the periods it has left where they are known, else 0, and then `row` is its age in `residual`.
+    `left`: the periods it has left where they are known, else 0, and then `row` is its age in `residual` and `delay`
+    the periods that it still prefills.
     """
     base = size + 0.5 * (view.numbers[d, BLOCK] - 1)
     distance, growth, mean, variance = view.distance, view.growth, view.grids[MEAN, d], view.grids[VARIANCE, d]
@@ -164,13 +205,21 @@ def _put_on_grid(view: View, d: int, size: int, row: int, length_class: int, lef
         return
     residual = view.residual[length_class, row]
     for b in range(len(distance)):
-        alive, tokens = residual[b], base + growth[b]
+        alive, tokens = residual[_alive_at(view, b, delay)], base + growth[b]
         mean[b] += alive * tokens
         variance[b] += alive * (1.0 - alive) * tokens * tokens
 
 
 @kernel
-def _grid_safe(view: View, d: int, first: int, last: int, size: int, length_class: int, exact: int) -> int:
+def _alive_at(view: View, b: int, delay: int) -> int:
+    """The place on the grid of the distance of place b, less a delay."""
+    if delay == 0:
+        return b
+    return int(view.age_index[max(view.distance[b] - delay, 0)])
+
+
+@kernel
+def _grid_safe(view: View, d: int, first: int, last: int, size: int, length_class: int, exact: int, delay: int) -> int:
     """The first of the buckets `first` … `last`−1 with E[KV] + z·sd[KV] > C, or −1; without a square root."""
     base, capacity = size + 0.5 * (view.numbers[d, BLOCK] - 1), view.numbers[d, CAPACITY]
     for b in range(first, last):
@@ -179,7 +228,7 @@ def _grid_safe(view: View, d: int, first: int, last: int, size: int, length_clas
                 return -1
             alive, tokens = 1.0, base + min(view.growth[b], exact - 1)
         else:
-            alive, tokens = view.residual[length_class, 0, b], base + view.growth[b]
+            alive, tokens = view.residual[length_class, 0, _alive_at(view, b, delay)], base + view.growth[b]
         room = capacity - view.grids[MEAN, d, b] - alive * tokens
         variance = view.grids[VARIANCE, d, b] + alive * (1.0 - alive) * tokens * tokens
         if room < 0.0 or view.risk * variance > room * room:
@@ -202,18 +251,20 @@ def _ensure_forecast(view: View, d: int, exact: int) -> None:
     if target == GRID:
         for b in range(len(view.distance)):
             view.grids[MEAN, d, b], view.grids[VARIANCE, d, b] = 0.0, 0.0
-    start = view.offset[numbers[d, DEVICE]]
+    start, batch_delay = view.offset[numbers[d, DEVICE]], _delay_of_batch(view, d)
     for i in range(n):
+        delay = 0
         if mode == EXACT:
             size, age, length_class, left = peaks[SIZE, d, i], 0, 0, peaks[LEFT, d, i]
         else:
+            delay = 0 if view.columns[5, start + i] == DECODING else batch_delay
             age, length_class = view.columns[2, start + i], view.columns[3, start + i]
-            left = max(view.columns[4, start + i] - age, 1) if view.columns[4, start + i] > 0 else 0
+            left = max(view.columns[4, start + i] - age, 1) + delay if view.columns[4, start + i] > 0 else 0
             size = view.columns[1, start + i] + age + 1
         if target == EXACT:
             _insert_peak(peaks, d, i, numbers[d, BLOCK], size, left)
         else:
-            _put_on_grid(view, d, size, view.age_index[min(age, len(view.age_index) - 1)], length_class, left)
+            _put_on_grid(view, d, size, view.age_index[min(age, len(view.age_index) - 1)], length_class, left, delay)
     numbers[d, MODE], numbers[d, HOT] = target, 0
 
 
@@ -221,13 +272,15 @@ def _ensure_forecast(view: View, d: int, exact: int) -> None:
 def _stays_safe(view: View, d: int, prompt: int, length_class: int, exact: int) -> bool:
     """Whether device d stays within its KV with the candidate."""
     _ensure_forecast(view, d, exact)
+    delay = _delay_of_candidate(view.numbers, d, prompt)
+    exact += delay if exact > 0 else 0
     if view.numbers[d, MODE] == EXACT:
         return _peaks_safe(view.numbers, view.peaks, d, prompt + 1, exact)
     # Where the last candidate failed is where this one most likely fails too.
     first = view.numbers[d, HOT]
     for attempt in range(2):
         low, high = (first, first + 1) if attempt == 0 else (0, len(view.distance))
-        failed = _grid_safe(view, d, low, high, prompt + 1, length_class, exact)
+        failed = _grid_safe(view, d, low, high, prompt + 1, length_class, exact, delay)
         if failed >= 0:
             view.numbers[d, HOT] = failed
             return False
@@ -242,6 +295,8 @@ def startable(numbers: IntArray, d: int, prompt: int, exact: int) -> int:
         return NEVER_HERE
     if numbers[d, FREE] <= 0:
         return NO_SLOT
+    if numbers[d, TOKENS] <= 0:
+        return NO_TOKENS
     if numbers[d, HELD] + in_blocks(prompt + 1, block) > capacity:
         return KV_NOW
     return RELEASED
@@ -263,13 +318,16 @@ def add(view: View, d: int, prompt: int, length_class: int, exact: int) -> None:
     numbers = view.numbers
     if view.safety:
         _ensure_forecast(view, d, exact)
+        delay = _delay_of_candidate(numbers, d, prompt)
+        left = exact + delay if exact > 0 else 0
         if numbers[d, MODE] == EXACT:
-            _insert_peak(view.peaks, d, numbers[d, LEASES], numbers[d, BLOCK], prompt + 1, exact)
+            _insert_peak(view.peaks, d, numbers[d, LEASES], numbers[d, BLOCK], prompt + 1, left)
         else:
-            _put_on_grid(view, d, prompt + 1, view.age_index[0], length_class, exact)
+            _put_on_grid(view, d, prompt + 1, view.age_index[0], length_class, left, delay)
     numbers[d, HELD] += in_blocks(prompt + 1, numbers[d, BLOCK])
     numbers[d, FREE] -= 1
     numbers[d, LEASES] += 1
+    numbers[d, TOKENS] -= max(prompt, 1)
 
 
 @kernel

@@ -18,6 +18,7 @@ from bidroute.policies.admission_kernels import (
     LEASES,
     NEVER_HERE,
     NO_SLOT,
+    NO_TOKENS,
     RELEASED,
     View,
     add,
@@ -138,14 +139,14 @@ def walk_rows(
                 busy[d] = _busy(numbers, speed, d)
                 _sort_in(by_busy, busy, place, devices)
                 break
-            refusals += NO_SLOT < answer < BEHIND
+            refusals += NO_TOKENS < answer < BEHIND
             if refusals == MOST_REFUSALS:
                 break
         verdicts[k] = verdict
         if verdict == RELEASED:
             taken, slots, most_free = taken + 1, slots - 1, _most_free(numbers)
             passed += 1 if best != NOBODY else 0
-        elif NO_SLOT < verdict < BEHIND:
+        elif NO_TOKENS < verdict < BEHIND:
             _remember_failure(failed_prompt, prompt, length_class, length)
             best = row if best == NOBODY else best
         if best != NOBODY and devices_kept == 0 and skips[best] + passed >= view.max_skips:

@@ -31,6 +31,7 @@ class Hold(StrEnum):
 
     PRICE = "price"  # what it would occupy is worth more to somebody else
     SLOTS = "slots"  # no free batch slot
+    TOKENS = "token budget"  # the next iteration has all the tokens it may process
     KV_NOW = "kv now"  # its prompt does not fit the free KV
     KV_FUTURE = "kv future"  # it would fit now but the batch could outgrow the KV later
     ORDER = "order"  # the policy's order: one before it must go first

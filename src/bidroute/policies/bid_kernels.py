@@ -34,6 +34,7 @@ from bidroute.pricing.cost_kernels import (
     SLOTS,
     Tables,
     cost_of_length,
+    mixed_cost,
     share_of_length,
 )
 
@@ -149,29 +150,34 @@ def fill_bids(
             tables.per_token[d],
         )
         device_s, usable, behind_s, start_s = period_s[g], usable_kv_tokens[g], pace_s[g] - least_pace_s, later_s[d]
+        mixed, first_s, prefill_s = tables.per_budget[d] > 0.0, device_s, 0.0
         for i in range(len(rows)):
             row = rows[i]
             prompt, exact = prompt_tokens[row], exact_tokens[row]
-            if exact > 0:
-                tokens = float(exact)
+            c = length_class[row]
+            tokens = float(exact) if exact > 0 else class_tokens[c]
+            if mixed:
+                costs = mixed_cost(tables, d, prompt, c, exact)
+                cost, footprint = costs.slots + costs.kv + costs.tokens, costs.footprint
+                prefill_s = costs.delay * device_s
+                first_s = device_s + prefill_s
+            elif exact > 0:
                 slot_cost, kv_cost = cost_of_length(edges_periods, sums, prompt, exact)
                 cost, footprint = slot_cost + kv_cost, share_of_length(prompt, exact, per_slot, per_token)
             else:
-                c = length_class[row]
-                tokens = class_tokens[c]
                 cost = of_class[d, c, SLOTS] + of_class[d, c, GROWTH] + prompt * of_class[d, c, PER_PROMPT]
                 footprint = of_class[d, c, SHARE] + prompt * of_class[d, c, PROMPT_SHARE]
-            service_s = tokens * device_s
+            service_s = tokens * device_s + prefill_s
             wait_s = max(now_s - arrival_s[row], 0.0)  # the clock may have been set back
             completion_s = wait_s + service_s
             worth = throughput
             if decaying:
-                worth += latency / (1.0 + completion_s) + ttft / (1.0 + wait_s + device_s)
+                worth += latency / (1.0 + completion_s) + ttft / (1.0 + wait_s + first_s)
             if linear:
                 worth += sigma + alpha * tokens / 1000.0
                 worth += beta * max(horizon_s - completion_s, 0.0) + gamma * max(horizon_s - wait_s, 0.0)
             if goodput > 0.0:
-                latest_s = min(e2e_slo_s[row] - service_s, ttft_slo_s[row] - device_s)
+                latest_s = min(e2e_slo_s[row] - service_s, ttft_slo_s[row] - first_s)
                 if wait_s <= latest_s:
                     used = wait_s / latest_s if latest_s > 0.0 else 0.0
                     worth += goodput * (1.0 + URGENCY * used**4)

@@ -159,7 +159,7 @@ class BidPrice(Policy):
         return [self._explain_one(now_s, state, choice, bidding, bid, taken, request_id) for request_id in request_ids]
 
     def prices(self) -> PriceSnapshot:
-        """Prices of all of a device's slots, and of all its KV, per period."""
+        """Prices of all of a device's slots, of all its KV, and of the tokens of its iterations, per period."""
         return self.shadow_prices.snapshot()
 
     # --- parts of a decision ----------------------------------------------------------------------------------
@@ -205,16 +205,21 @@ class BidPrice(Policy):
             now_s=now_s,
             wait_s=now_s - float(state.queue.arrival_s[row]),
             reward=bidding.reward_terms(now_s, state, int(ready[position]), row, float(choice.later_s[position])),
-            price={
-                "slots": float(bid.costs.slots[position, row]),
-                "kv": float(bid.costs.kv[position, row]),
-            },
+            price=_price_by_resource(state, bid, int(ready[position]), position, row),
             value=float(bid.value[position, row]),
             rank=int(np.count_nonzero(bid.ratio.max(axis=0) > bid.ratio[:, row].max())),
             waiting=len(state.queue),
             held_by=held_by,
             instead=[other for other, d in taken.items() if other != request_id and d < choice.offered],
         )
+
+
+def _price_by_resource(state: RoutingState, bid: Bids, device: int, position: int, row: int) -> dict[str, float]:
+    """The cost of one pair by resource; the token budget only where the device has one."""
+    price = {"slots": float(bid.costs.slots[position, row]), "kv": float(bid.costs.kv[position, row])}
+    if state.fleet.token_budget[device] > 0:
+        price["token_budget"] = float(bid.costs.tokens[position, row])
+    return price
 
 
 _HOLD_BY_REASON = {**HOLD_BY_VERDICT, PRICED_OUT: Hold.PRICE, FOR_LATER: Hold.FASTER}

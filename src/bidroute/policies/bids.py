@@ -11,6 +11,7 @@ from bidroute.core.queue import FloatArray, IntArray
 from bidroute.core.state import RoutingState
 from bidroute.policies.bid_kernels import Moment, Terms, bid_terms, fill_bids
 from bidroute.pricing.cost_kernels import tabulate
+from bidroute.pricing.mixed_kernels import chunk_tokens, prefill_delay
 from bidroute.pricing.prices import Costs, ShadowPrices
 
 PRICE_FLOOR = 0.05  # share of the running price scale that enters the ratio where nothing is scarce
@@ -69,8 +70,13 @@ class Bidding(NamedTuple):
         """
         queue = state.queue
         tokens = expected_tokens(state, self.prices, np.array([row]))
-        first_token_s = state.fleet.period_s[device : device + 1]
-        service_s, fastest_service_s = tokens * first_token_s, tokens * state.fleet.pace_s()[0]
+        fleet, period_s = state.fleet, state.fleet.period_s[device : device + 1]
+        budget, prefill_s = int(fleet.token_budget[device]), np.zeros(1)
+        if budget > 0:
+            chunk = chunk_tokens(budget, int(fleet.open_leases[device]))
+            prefill_s = prefill_delay(int(queue.prompt_tokens[row]), chunk) * period_s
+        first_token_s = period_s + prefill_s
+        service_s, fastest_service_s = tokens * period_s + prefill_s, tokens * fleet.pace_s()[0]
         wait_s = np.maximum(now_s - queue.arrival_s[row : row + 1], 0.0)
         ttft_slack_s = queue.ttft_slo_s[row : row + 1] - first_token_s
         slo_s = np.minimum(queue.e2e_slo_s[row : row + 1], ttft_slack_s + service_s)

@@ -31,7 +31,9 @@ from bidroute.policies.admission_kernels import (
     KV_NOW,
     LEASES,
     NO_SLOT,
+    NO_TOKENS,
     RELEASED,
+    TOKENS,
     View,
     add,
     gaps_between_ends,
@@ -236,7 +238,7 @@ def _walk(
             if answer == RELEASED:
                 add(view, d, prompt, length_class, length)
             chosen[row], verdict = d, answer if answer == RELEASED else max(verdict, answer)
-            refusals += answer > NO_SLOT
+            refusals += answer > NO_TOKENS
             if answer != RELEASED and gap_s[d] < np.inf:
                 tokens, reward, g = _tokens(terms, waiting, row), rewards[d, column], choice.devices[d]
                 ends[d] = _ends_needed(numbers, d, answer, prompt + tokens)
@@ -252,7 +254,7 @@ def _walk(
             passed += best != NOBODY and chosen[row] < choice.offered
         elif verdict != UNTRIED:
             turned_down |= pays
-            if best == NOBODY and verdict > NO_SLOT:
+            if best == NOBODY and verdict > NO_TOKENS:
                 best, kept_by_best = row, pays.copy()
         if waits:
             verdicts[row], chosen[row] = RELEASED, fleet
@@ -292,9 +294,11 @@ def _cut_idle_prices(
     """
     for k in range(len(bids.on)):
         d = bids.on[k]
-        if d < choice.offered and numbers[d, FREE] > 0 and not turned_down[d] and (bids.values[k] <= 0.0).any():
+        has_room = d < choice.offered and numbers[d, FREE] > 0 and numbers[d, TOKENS] > 0
+        if has_room and not turned_down[d] and (bids.values[k] <= 0.0).any():
             prices.slot_price[choice.devices[d]] *= factor
             prices.kv_price[choice.devices[d]] *= factor
+            prices.token_price[choice.devices[d]] *= factor
 
 
 @kernel
@@ -357,5 +361,6 @@ def release(
         for g in choice.devices[: choice.offered]:
             prices.slot_price[g] *= limits.idle_cut
             prices.kv_price[g] *= limits.idle_cut
+            prices.token_price[g] *= limits.idle_cut
     held[FOR_LATER] = np.count_nonzero(chosen[released] >= choice.offered)
     return released

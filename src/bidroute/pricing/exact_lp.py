@@ -1,7 +1,8 @@
 """The exact linear program of a small instance (docs/how-it-works.md), solved by HiGHS.
 
 It is the oracle that the first-order prices are tested against, and gives hindsight bounds. The size is requests ×
-devices × starts columns over 2 × devices × periods rows, so it is for instances of up to a few hundred requests.
+devices × starts columns over 2 × devices × periods rows (3 × with token budgets, docs/mixed.md), so it is for instances
+of up to a few hundred requests.
 Needs the extra `exact` (highspy), which is imported only when something is solved.
 """
 
@@ -28,7 +29,9 @@ class Instance:
 
     `arrival_period`, `prompt_tokens`, `output_tokens` int64[n]; `reward` float64[n, G, K], what request j is worth
     when it starts on device g at period τ; `batch_slots`, `kv_tokens` int64[G]. A request must end within the K
-    periods. Raises ConfigError where shapes do not match or a capacity or length is below 1.
+    periods. Devices that process the prompts, too, have a `token_budget` int64[G] per period, and process
+    `chunk_tokens` int64[G] of a prompt in each; both or neither are given. Raises ConfigError where shapes do not match
+    or a capacity or length is below 1.
     """
 
     arrival_period: IntArray
@@ -37,6 +40,8 @@ class Instance:
     reward: FloatArray
     batch_slots: IntArray
     kv_tokens: IntArray
+    token_budget: IntArray | None = None
+    chunk_tokens: IntArray | None = None
 
     def __post_init__(self) -> None:
         n, devices = len(self.arrival_period), len(self.batch_slots)
@@ -48,6 +53,27 @@ class Instance:
         for name in ("output_tokens", "batch_slots", "kv_tokens"):
             if np.any(getattr(self, name) < 1):
                 raise ConfigError(f"exact LP: {name} of {int(getattr(self, name).min())}; expected 1 or more")
+        for name in ("token_budget", "chunk_tokens"):
+            tokens = getattr(self, name)
+            if (tokens is None) == self.mixed or (self.mixed and (len(tokens) != devices or np.any(tokens < 1))):
+                raise ConfigError(f"exact LP: {name}={tokens}; expected {devices} of 1 or more, or neither of the two")
+
+    @property
+    def mixed(self) -> bool:
+        """Whether its devices process prompts under a token budget, the third resource."""
+        return self.token_budget is not None or self.chunk_tokens is not None
+
+    def delay(self, request: int, device: int) -> int:
+        """Periods before the one that makes the request's first token: its prompt has others of its own."""
+        if self.chunk_tokens is None:
+            return 0
+        return max(int(self.prompt_tokens[request]) - 1, 0) // int(self.chunk_tokens[device])
+
+    @property
+    def capacities(self) -> list[IntArray]:
+        """Slots, KV tokens and, if mixed, the token budget of the devices, int64[G] each: what the rows are about."""
+        rows = [self.batch_slots, self.kv_tokens]
+        return rows if self.token_budget is None else [*rows, self.token_budget]
 
     @property
     def periods(self) -> int:
@@ -57,13 +83,15 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """An optimum. `starts` float64[n, G, K] is x, `slot_price` and `kv_price` float64[G, K] the row duals, of one slot
-    and of one token (all zero for the integer optimum, which has none)."""
+    """An optimum. `starts` float64[n, G, K] is x, `slot_price`, `kv_price` and `token_price` float64[G, K] the row
+    duals, of one slot, of one KV token and of one token of the budget (all zero for the integer optimum, which has
+    none, and where there are no such rows)."""
 
     value: float
     starts: FloatArray
     slot_price: FloatArray
     kv_price: FloatArray
+    token_price: FloatArray
 
 
 def solve_lp(instance: Instance) -> Solution:
@@ -76,47 +104,59 @@ def solve_integer(instance: Instance) -> Solution:
     return _solve(instance, integer=True)
 
 
-def dual_value(instance: Instance, slot_price: FloatArray, kv_price: FloatArray) -> float:
-    """The dual at these prices of one slot and of one token, both float64[G, K]: at any p ≥ 0 an upper bound.
+def dual_value(
+    instance: Instance, slot_price: FloatArray, kv_price: FloatArray, token_price: FloatArray | None = None
+) -> float:
+    """The dual at these prices of one slot, of one KV token and, where devices have budgets, of one token of theirs
+    (None: 0), all float64[G, K]: at any p ≥ 0 an upper bound.
 
-    Σ_{g,k} (B_g pB + C_g pM) + Σ_j max(0, max_{g,τ} r − a·p). Raises ConfigError for a negative price.
+    Σ_{g,k} (B_g pB + C_g pM + T_g pT) + Σ_j max(0, max_{g,τ} r − a·p). Raises ConfigError for a negative price.
     """
-    if slot_price.min(initial=0.0) < 0 or kv_price.min(initial=0.0) < 0:
+    prices = [slot_price, kv_price] + ([] if token_price is None or not instance.mixed else [token_price])
+    if min(price.min(initial=0.0) for price in prices) < 0:
         raise ConfigError("exact LP: a price is negative; the dual bounds the optimum at prices of 0 or more")
-    capacity = instance.batch_slots @ slot_price.sum(axis=1) + instance.kv_tokens @ kv_price.sum(axis=1)
+    rows = list(zip(instance.capacities, prices, strict=False))
+    capacity = sum(float(total @ price.sum(axis=1)) for total, price in rows)
     best = np.zeros(len(instance.arrival_period))
     for j, g, start in _columns(instance):
-        slots, tokens = column(instance, j, start)
-        net = instance.reward[j, g, start] - slots @ slot_price[g] - tokens @ kv_price[g]
+        held = column(instance, j, start, g)
+        net = instance.reward[j, g, start] - sum(part @ price[g] for part, price in zip(held, prices, strict=False))
         best[j] = max(best[j], net)
     return float(capacity + best.sum())
 
 
-def column(instance: Instance, request: int, start: int) -> tuple[FloatArray, FloatArray]:
-    """Slots and KV tokens that the request holds in each period when it starts in `start`, float64[K] each."""
-    slots, tokens = np.zeros((2, instance.periods))
-    life = int(instance.output_tokens[request])
-    slots[start : start + life] = 1.0
-    tokens[start : start + life] = int(instance.prompt_tokens[request]) + 1 + np.arange(life)
-    return slots, tokens
+def column(instance: Instance, request: int, start: int, device: int = 0) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Slots and KV tokens that the request holds in each period when it starts in `start`, and the tokens of the budget
+    that it takes (0 where there is none), float64[K] each.
+
+    A prompt grows by chunks, the last of which makes the first token; from the next period on it is 1 per period.
+    """
+    slots, tokens, budget = np.zeros((3, instance.periods))
+    prompt, life, delay = int(instance.prompt_tokens[request]), int(instance.output_tokens[request]), 0
+    if instance.chunk_tokens is not None:
+        chunk, delay = int(instance.chunk_tokens[device]), instance.delay(request, device)
+        tokens[start : start + delay] = chunk * (1 + np.arange(delay))
+        budget[start : start + delay] = chunk
+        budget[start + delay] = max(prompt, 1) - chunk * delay
+        budget[start + delay + 1 : start + delay + life] = 1.0
+    slots[start : start + delay + life] = 1.0
+    tokens[start + delay : start + delay + life] = prompt + 1 + np.arange(life)
+    return slots, tokens, budget
 
 
 def is_feasible(instance: Instance, starts: FloatArray) -> bool:
-    """Whether x, float64[n, G, K], breaks no row: one start per request, slots and KV of every device and period."""
-    slots, tokens = np.zeros((2, len(instance.batch_slots), instance.periods))
+    """Whether x, float64[n, G, K], breaks no row: one start per request, the capacities of every device and period."""
+    used = np.zeros((3, len(instance.batch_slots), instance.periods))
     allowed = np.zeros(starts.shape, dtype=np.bool_)
     for j, g, start in _columns(instance):
         allowed[j, g, start] = True
         if starts[j, g, start]:
-            held = column(instance, j, start)
-            slots[g] += starts[j, g, start] * held[0]
-            tokens[g] += starts[j, g, start] * held[1]
+            used[:, g] += starts[j, g, start] * np.stack(column(instance, j, start, g))
     slack = 1e-6
     return bool(
         np.all(starts[~allowed] == 0)
         and np.all(starts.sum(axis=(1, 2)) <= 1 + slack)
-        and np.all(slots <= instance.batch_slots[:, None] * (1 + slack))
-        and np.all(tokens <= instance.kv_tokens[:, None] * (1 + slack))
+        and all(np.all(most * (1 + slack) >= row.T) for row, most in zip(used, instance.capacities, strict=False))
     )
 
 
@@ -126,16 +166,19 @@ def _columns(instance: Instance) -> list[tuple[int, int, int]]:
         (j, g, start)
         for j in range(len(instance.arrival_period))
         for g in range(len(instance.batch_slots))
-        for start in range(int(instance.arrival_period[j]), instance.periods - int(instance.output_tokens[j]) + 1)
+        for start in range(
+            int(instance.arrival_period[j]),
+            instance.periods - int(instance.output_tokens[j]) - instance.delay(j, g) + 1,
+        )
     ]
 
 
 def _solve(instance: Instance, *, integer: bool) -> Solution:
     highspy, columns = load_highspy(), _columns(instance)
     starts = np.zeros(instance.reward.shape)
-    prices = np.zeros((2, len(instance.batch_slots), instance.periods))
+    prices = np.zeros((3, len(instance.batch_slots), instance.periods))
     if not columns:
-        return Solution(0.0, starts, prices[0], prices[1])
+        return Solution(0.0, starts, *prices)
     solver = quiet_solver(highspy)
     solver.passModel(_model(highspy, instance, columns, integer))
     solver.run()
@@ -146,30 +189,34 @@ def _solve(instance: Instance, *, integer: bool) -> Solution:
         starts[j, g, start] = value
     if not integer:
         rows = np.array(solution.row_dual)[len(instance.arrival_period) :]
-        prices = np.maximum(rows.reshape(prices.shape), 0.0)
-    return Solution(float(solver.getInfo().objective_function_value), starts, prices[0], prices[1])
+        rows = rows.reshape(-1, *prices.shape[1:])
+        prices[: len(rows)] = np.maximum(rows, 0.0)
+    return Solution(float(solver.getInfo().objective_function_value), starts, *prices)
 
 
 def _model(highspy: ModuleType, instance: Instance, columns: list[tuple[int, int, int]], integer: bool) -> Any:
-    """Rows: one per request, then a slot row per device and period, then a KV row per device and period."""
+    """Rows: one per request, then a slot row per device and period, then the KV rows, then those of token budgets."""
     n, devices, periods = len(instance.arrival_period), len(instance.batch_slots), instance.periods
     first = [0]
     index: list[IntArray] = []
     entries: list[FloatArray] = []
+    capacities = instance.capacities
     for j, g, start in columns:
-        life = int(instance.output_tokens[j])
-        slot_rows = n + g * periods + start + np.arange(life)
-        index += [np.array([j]), slot_rows, slot_rows + devices * periods]
-        entries += [np.ones(1 + life), int(instance.prompt_tokens[j]) + 1.0 + np.arange(life, dtype=np.float64)]
-        first.append(first[-1] + 1 + 2 * life)
+        life = np.arange(start, start + instance.delay(j, g) + int(instance.output_tokens[j]))
+        index.append(np.array([j]))
+        entries.append(np.ones(1))
+        for k, held in enumerate(column(instance, j, start, g)[: len(capacities)]):
+            index.append(n + (k * devices + g) * periods + life)
+            entries.append(held[life])
+        first.append(first[-1] + 1 + len(capacities) * len(life))
     model = highspy.HighsLp()
-    model.num_col_, model.num_row_ = len(columns), n + 2 * devices * periods
+    model.num_col_, model.num_row_ = len(columns), n + len(capacities) * devices * periods
     model.sense_ = highspy.ObjSense.kMaximize
     model.col_cost_ = np.array([instance.reward[column] for column in columns])
     model.col_lower_, model.col_upper_ = np.zeros(len(columns)), np.ones(len(columns))
     model.row_lower_ = np.full(model.num_row_, -highspy.kHighsInf)
-    capacities = [np.ones(n), np.repeat(instance.batch_slots, periods), np.repeat(instance.kv_tokens, periods)]
-    model.row_upper_ = np.concatenate(capacities).astype(np.float64)
+    upper = [np.ones(n), *(np.repeat(capacity, periods) for capacity in capacities)]
+    model.row_upper_ = np.concatenate(upper).astype(np.float64)
     model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
     model.a_matrix_.start_ = np.array(first)
     model.a_matrix_.index_ = np.concatenate(index)

@@ -1,4 +1,4 @@
-"""Shadow prices of batch slots and KV tokens, tracked online by projected subgradient steps.
+"""Shadow prices of batch slots, KV tokens and the tokens of iterations, tracked online by projected subgradient steps.
 
 One step (docs/how-it-works.md): p ← max(0, p − η (d − Σ_i w_i a*_i(p))). The sum runs over a stratified sample of those
 who compete for the horizon: requests drawn from the queue, each standing for |queue|/draws of them, and one
@@ -52,6 +52,7 @@ class Costs(NamedTuple):
 
     slots: FloatArray
     kv: FloatArray
+    tokens: FloatArray
     footprint: FloatArray
 
 
@@ -59,13 +60,16 @@ class Costs(NamedTuple):
 class PriceSnapshot:
     """The prices of a fleet at one moment, for reports and dashboards.
 
-    `edges_periods` int64[buckets+1] are distances from now. `slot_price` and `kv_price`, float64[G, buckets], are in
-    reward units for all of a device's slots (all its KV tokens) over one period; divide by B_g (C_g) for one.
+    `edges_periods` int64[buckets+1] are distances from now. `slot_price`, `kv_price` and `token_price`, float64[G,
+    buckets], are in reward units for all of a device's slots (all its KV tokens, all the tokens of its iterations) over
+    one period; divide by B_g (C_g, its token budget) for one. `token_price` is 0 without a budget, and None where a
+    policy does not price it.
     """
 
     edges_periods: IntArray
     slot_price: FloatArray
     kv_price: FloatArray
+    token_price: FloatArray | None = None
 
 
 class _Rows(NamedTuple):
@@ -73,18 +77,22 @@ class _Rows(NamedTuple):
 
     slot_price: FloatArray
     kv_price: FloatArray
+    token_price: FloatArray
     slots_left: FloatArray
     kv_left: FloatArray
+    tokens_left: FloatArray
     slot_square: FloatArray
     kv_square: FloatArray
+    token_square: FloatArray
 
 
 class ShadowPrices:
-    """Prices of every device's slots and KV over a time grid; warm-started from update to update.
+    """Prices of every device's slots, KV and iterations over a time grid; warm-started from update to update.
 
-    `slot_price`, `kv_price`: float64[G, buckets], in reward units for all of a device's slots (or all its KV
-    tokens) over one period of the bucket; divide by B_g (C_g) for one slot (one token). `step`: how far an update
-    moves a price, as a share of the price scale.
+    `slot_price`, `kv_price`, `token_price`: float64[G, buckets], in reward units for all of a device's slots (all its
+    KV tokens, its token budget) over one period of the bucket; divide by B_g (C_g, the budget) for one slot (one
+    token). Devices without a budget have no third row: `token_price` stays 0. `step`: how far an update moves a price,
+    as a share of the price scale.
     """
 
     def __init__(self, grid: TimeGrid | None = None, step: float = STEP) -> None:
@@ -93,10 +101,13 @@ class ShadowPrices:
         self.starts_periods = self.grid.edges_periods[:-1].copy()
         self.slot_price: FloatArray = np.zeros((0, self.grid.buckets))
         self.kv_price: FloatArray = np.zeros((0, self.grid.buckets))
+        self.token_price: FloatArray = np.zeros((0, self.grid.buckets))
         self.slots_left: FloatArray = np.zeros((0, self.grid.buckets))
         self.kv_left: FloatArray = np.zeros((0, self.grid.buckets))
+        self.tokens_left: FloatArray = np.zeros((0, self.grid.buckets))
         self._slot_square: FloatArray = np.zeros((0, self.grid.buckets))
         self._kv_square: FloatArray = np.zeros((0, self.grid.buckets))
+        self._token_square: FloatArray = np.zeros((0, self.grid.buckets))
         self._fitting = Lock()  # the host's thread and an update beside it may both meet a new device first
         self._columns: ClassColumns | None = None
         self._learned_from: LengthModel | None = None
@@ -120,10 +131,12 @@ class ShadowPrices:
             devices,
             fleet.batch_slots,
             fleet.kv_tokens,
+            fleet.token_budget,
             lengths.survival,
             self.grid.edges_periods,
             rows.slots_left,
             rows.kv_left,
+            rows.tokens_left,
         )
 
     def step(
@@ -134,12 +147,15 @@ class ShadowPrices:
         A sample's reward at a start falls with its completion time as decay_s/(decay_s + completion).
         """
         rows, columns = self._rows(len(fleet)), self.columns(lengths)
-        slot_demand, kv_demand = np.empty_like(rows.slot_price), np.empty_like(rows.kv_price)
+        slot_demand, kv_demand, token_demand = np.empty((3, *rows.slot_price.shape))
         demand_at_prices(
             rows.slot_price,
             rows.kv_price,
+            rows.token_price,
             fleet.batch_slots,
             fleet.kv_tokens,
+            fleet.token_budget,
+            fleet.open_leases,
             fleet.period_s,
             devices,
             self.grid.edges_periods,
@@ -156,10 +172,13 @@ class ShadowPrices:
             decay_s,
             slot_demand,
             kv_demand,
+            token_demand,
         )
         step = self._step * price_scale
         projected_step(rows.slot_price, rows.slot_square, slot_demand, rows.slots_left, step, FORGET)
         projected_step(rows.kv_price, rows.kv_square, kv_demand, rows.kv_left, step, FORGET)
+        if fleet.token_budget.any():
+            projected_step(rows.token_price, rows.token_square, token_demand, rows.tokens_left, step, FORGET)
 
     def price_scale(self, fleet: Fleet, lengths: LengthModel, sample: Sample, devices: IntArray) -> float:
         """The scale of prices: the sample's reward over the device-periods it takes."""
@@ -168,18 +187,24 @@ class ShadowPrices:
         growth = np.where(exact > 0, exact * (exact + 1) / 2, columns.mean_growth[sample.length_class])
         slots, kv = (float(capacity[devices].sum()) / len(devices) for capacity in (fleet.batch_slots, fleet.kv_tokens))
         share = tokens / slots + (sample.prompt_tokens * tokens + growth) / kv
+        if fleet.token_budget.any():
+            budget = np.count_nonzero(fleet.token_budget[devices]) / max(int(fleet.token_budget[devices].sum()), 1)
+            share = share + (sample.prompt_tokens + tokens) * budget
         return float(sample.reward.sum() / share.sum())
 
     def view(self, state: RoutingState) -> Prices:
         """The prices as kernels read them; `slot_price` and `kv_price` are the arrays themselves."""
         fleet, columns = state.fleet, self.columns(state.lengths)
-        if len(self.kv_left) < len(fleet):  # the last of the arrays to become longer
+        if len(self.tokens_left) < len(fleet):  # the last of the arrays to become longer
             self.fit_fleet(len(fleet))
         return Prices(
             self.slot_price,
             self.kv_price,
+            self.token_price,
             fleet.batch_slots,
             fleet.kv_tokens,
+            fleet.token_budget,
+            fleet.open_leases,
             self.grid.edges_periods,
             columns.starting_now_slots,
             columns.starting_now_growth,
@@ -188,10 +213,10 @@ class ShadowPrices:
     def costs(self, state: RoutingState, devices: IntArray) -> Costs:
         """What starting each waiting request on each of `devices` now would cost."""
         queue = state.queue
-        slots, kv, footprint = np.empty((3, len(devices), len(queue)))
+        costs = Costs(*np.empty((4, len(devices), len(queue))))
         columns = queue.prompt_tokens, queue.length_class, queue.exact_tokens
-        costs_on_devices(self.view(state), devices, *columns, slots, kv, footprint)
-        return Costs(slots, kv, footprint)
+        costs_on_devices(self.view(state), devices, *columns, *costs)
+        return costs
 
     def fit_fleet(self, devices: int) -> None:
         """Give devices that joined a row: free of charge, all capacity left, until the next update."""
@@ -206,25 +231,31 @@ class ShadowPrices:
             return _Rows(
                 self.slot_price[:devices],
                 self.kv_price[:devices],
+                self.token_price[:devices],
                 self.slots_left[:devices],
                 self.kv_left[:devices],
+                self.tokens_left[:devices],
                 self._slot_square[:devices],
                 self._kv_square[:devices],
+                self._token_square[:devices],
             )
 
     def _fit(self, missing: int) -> None:
         if missing <= 0:
             return
-        for name in ("slot_price", "kv_price", "_slot_square", "_kv_square"):
+        for name in ("slot_price", "kv_price", "token_price", "_slot_square", "_kv_square", "_token_square"):
             setattr(self, name, np.vstack([getattr(self, name), np.zeros((missing, self.grid.buckets))]))
-        for name in ("slots_left", "kv_left"):
+        for name in ("slots_left", "kv_left", "tokens_left"):
             setattr(self, name, np.vstack([getattr(self, name), np.ones((missing, self.grid.buckets))]))
 
     def snapshot(self) -> PriceSnapshot:
-        """Prices as they stand: of all of a device's slots, and of all its KV, per period."""
-        return PriceSnapshot(self.grid.edges_periods, self.slot_price.copy(), self.kv_price.copy())
+        """Prices as they stand: of all of a device's slots, of all its KV, and of its token budget, per period."""
+        prices = self.slot_price.copy(), self.kv_price.copy(), self.token_price.copy()
+        return PriceSnapshot(self.grid.edges_periods, *prices)
 
     def restore(self, snapshot: PriceSnapshot) -> None:
         """Put back the prices of a snapshot."""
         devices = len(snapshot.slot_price)
         self.slot_price[:devices], self.kv_price[:devices] = snapshot.slot_price, snapshot.kv_price
+        if snapshot.token_price is not None:
+            self.token_price[:devices] = snapshot.token_price

@@ -72,7 +72,10 @@ def queue_figure(comparison: Comparison, colours: dict[str, str]) -> Figure:
 
 
 def inside_figure(timeline: Timeline) -> Figure:
-    """One policy over time: slots used and their price, KV used and its price, waiting requests by reason."""
+    """One policy over time: slots used and their price, KV used and its price, waiting requests by reason.
+
+    Where iterations have a token budget, its price stands beside that of slots.
+    """
     data = [
         _area("slots used", timeline, 100.0 * timeline.slots_used, SLOTS_COLOUR, "y", "%{y:.0f} % of slots used"),
         _area("KV used", timeline, 100.0 * timeline.kv_used, KV_COLOUR, "y3", "%{y:.0f} % of KV used"),
@@ -80,6 +83,8 @@ def inside_figure(timeline: Timeline) -> Figure:
     if timeline.slot_price is not None and timeline.kv_price is not None:
         data.append(_price("price of slots", timeline, timeline.slot_price, "y2"))
         data.append(_price("price of KV", timeline, timeline.kv_price, "y4"))
+    if timeline.token_price is not None:
+        data.append(_price("price of iterations' tokens", timeline, timeline.token_price, "y2", "dot"))
     data += _reasons(timeline)
     return {"data": data, "layout": _inside_layout(_price_ceiling(timeline))}
 
@@ -127,16 +132,18 @@ def _area(label: str, timeline: Timeline, values: FloatArray, colour: str, axis:
     }
 
 
-def _price(label: str, timeline: Timeline, values: FloatArray, axis: str) -> Figure:
+def _price(label: str, timeline: Timeline, values: FloatArray, axis: str, dash: str = "solid") -> Figure:
     time_s, shown = decimated(timeline.time_s, values)
-    return {**_line(label, time_s, shown, INK, "%{y:.3g}"), "yaxis": axis, "showlegend": True}
+    line = _line(label, time_s, shown, INK, "%{y:.3g}")
+    return {**line, "line": {**line["line"], "dash": dash}, "yaxis": axis, "showlegend": True}
 
 
 def _price_ceiling(timeline: Timeline) -> float | None:
     """Where the price axes end, so that both resources compare and one spike does not flatten the rest."""
     if timeline.slot_price is None or timeline.kv_price is None:
         return None
-    values = np.concatenate([timeline.slot_price, timeline.kv_price])
+    token_price = np.zeros(0) if timeline.token_price is None else timeline.token_price
+    values = np.concatenate([timeline.slot_price, timeline.kv_price, token_price])
     values = values[np.isfinite(values) & (values > 0)]
     if len(values) == 0:
         return 1.0

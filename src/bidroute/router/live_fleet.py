@@ -141,6 +141,7 @@ class LiveFleet:
             log.warning("worker %s does not tell its KV; believing %d tokens; set kv_tokens", worker.name, kv_tokens)
         worker.batch_slots, worker.kv_tokens = slots, kv_tokens
         worker.block_size = min(settings.block_size or capacity.block_size or 1, kv_tokens)
+        worker.token_budget = settings.token_budget or 0
 
     async def _see_what_runs(self, worker: Worker) -> None:
         """What runs there already is not ours, after a restart of the router too: do not overfill the worker."""

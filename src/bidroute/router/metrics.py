@@ -248,7 +248,8 @@ class RouterMetrics:
             self._prefill_speed.set(worker.prefill_tokens_per_s, name)
         for status in _WORD_STATUS:
             self._status.set(status == worker.status, name, status)
-        for resource, prices in (("slot", worker.slot_price), ("kv", worker.kv_price)):
+        priced = ("slot", worker.slot_price), ("kv", worker.kv_price), ("token_budget", worker.token_price)
+        for resource, prices in priced:
             if prices:
                 self._price_now.set(prices[0], name, resource)
                 self._price_ahead.set(sum(prices) / len(prices), name, resource)

@@ -75,7 +75,13 @@ class Roster:
         """
         if worker.name in self.workers:
             raise ConfigError(f"worker {worker.name!r} is in the fleet already; choose another name")
-        device = Device(worker.name, worker.batch_slots, worker.kv_tokens, worker.block_size)
+        device = Device(
+            worker.name,
+            worker.batch_slots,
+            worker.kv_tokens,
+            worker.block_size,
+            token_budget=worker.token_budget,
+        )
         if self.started is None:
             self.started = Controller(self.policy, [device], self.predictor, learn_on_update=True)
             self._parts = Parts(self.started, self.workers, self._make_policy)

@@ -7,6 +7,7 @@ workers:
     batch_slots: 256          # the engine's max_num_seqs (learned where the engine tells)
     kv_tokens: 432992         # (learned)
     block_size: 16            # (learned)
+    token_budget: 2048        # the engine's max_num_batched_tokens, if it prefills and is to be priced (not used)
     api_key: secret           # sent to this worker as a bearer token
     drain: true               # send it nothing new
 prefill:                      # workers that process prompts for those above (none: each does its own)
@@ -37,7 +38,8 @@ Seconds = Annotated[float, Meta(gt=0)]
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One worker; None means learned from it, or the stated default where it does not tell.
+    """One worker; None means learned from it, or the stated default where it does not tell. `token_budget` is never
+    learned: without one, prompts are not held for room in an iteration.
 
     `role` is "prefill" for one that only processes prompts; for the others, "both" and "decode" are the same.
     """
@@ -47,6 +49,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_slots: Count | None = None
     kv_tokens: Count | None = None
     block_size: Count | None = None
+    token_budget: Count | None = None
     api_key: str | None = None
     drain: bool = False
     role: Literal["both", "decode", "prefill"] = "both"

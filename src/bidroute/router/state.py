@@ -26,7 +26,8 @@ class WorkerState(msgspec.Struct, frozen=True):
     `slots_total` and `kv_total` (tokens) are what the router believes now, `…_used` what its ledger says. `period_s`
     is the time of one decode iteration. `slot_price` is for one batch slot over one period, `kv_price` for 1000 KV
     tokens over one period, both in reward units and by bucket of `RouterState.edges_periods`; empty under policies
-    without prices. `engine_waiting` is the engine's own queue at the last reading.
+    without prices. `token_price` likewise, for 1000 tokens of one iteration; empty without a `token_budget`.
+    `engine_waiting` is the engine's own queue at the last reading.
 
     On a prefill worker `slots_used` are the prompts it has to process, of `prefill_tokens` in all; `kv_used` counts
     those and what it holds for decode workers; `prefill_tokens_per_s` is its speed (0: not seen yet).
@@ -49,6 +50,7 @@ class WorkerState(msgspec.Struct, frozen=True):
     output_tokens_per_s: float = 0.0
     slot_price: list[float] = []
     kv_price: list[float] = []
+    token_price: list[float] = []
     role: str = "both"
     prefill_tokens: int = 0
     prefill_tokens_per_s: float = 0.0
@@ -163,19 +165,29 @@ class RequestExplanation(msgspec.Struct, frozen=True):
 
 
 class DevicePrices(NamedTuple):
-    """Prices of one worker by bucket: of one slot, and of 1000 KV tokens, over one period."""
+    """Prices of one worker by bucket, over one period: of one slot, of 1000 KV tokens, and of 1000 tokens of its
+    iterations."""
 
     slot: list[float]
     kv: list[float]
+    tokens: list[float]
 
 
-def device_prices(snapshot: PriceSnapshot | None, device: int, batch_slots: int, kv_tokens: int) -> DevicePrices:
-    """One worker's prices as the page shows them; empty where the policy has no prices or not for this worker yet."""
+def device_prices(
+    snapshot: PriceSnapshot | None, device: int, batch_slots: int, kv_tokens: int, token_budget: int = 0
+) -> DevicePrices:
+    """One worker's prices as the page shows them; empty where the policy has no prices or not for this worker yet.
+
+    Those of iterations also where it has no `token_budget`.
+    """
     if snapshot is None or not 0 <= device < len(snapshot.slot_price) or batch_slots < 1 or kv_tokens < 1:
-        return DevicePrices([], [])
+        return DevicePrices([], [], [])
     slot = snapshot.slot_price[device] / batch_slots
     kv = snapshot.kv_price[device] * (1000.0 / kv_tokens)
-    return DevicePrices(slot.tolist(), kv.tolist())
+    tokens: list[float] = []
+    if token_budget > 0 and snapshot.token_price is not None:
+        tokens = (snapshot.token_price[device] * (1000.0 / token_budget)).tolist()
+    return DevicePrices(slot.tolist(), kv.tolist(), tokens)
 
 
 def count_waits(waits_s: FloatArray | Sequence[float]) -> list[int]:

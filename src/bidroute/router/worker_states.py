@@ -31,7 +31,7 @@ def decode_worker_state(worker: Worker, fleet: Fleet, prices: PriceSnapshot | No
     """A worker of the policy's fleet, by the ledger, with its prices."""
     g, leases = worker.device, int(fleet.open_leases[worker.device])
     slots, kv_tokens = int(fleet.batch_slots[g]), int(fleet.kv_tokens[g])
-    slot_price, kv_price = device_prices(prices, g, slots, kv_tokens)
+    price = device_prices(prices, g, slots, kv_tokens, int(fleet.token_budget[g]))
     return WorkerState(
         **_of_any(worker),
         leases=leases,
@@ -41,8 +41,9 @@ def decode_worker_state(worker: Worker, fleet: Fleet, prices: PriceSnapshot | No
         kv_total=kv_tokens,
         period_s=float(fleet.period_s[g]),
         output_tokens_per_s=worker.output_tokens_per_s,
-        slot_price=slot_price,
-        kv_price=kv_price,
+        slot_price=price.slot,
+        kv_price=price.kv,
+        token_price=price.tokens,
         role=role,
     )
 

@@ -24,8 +24,8 @@ class Worker:
     `url` has no trailing slash; `headers` go out with every request to it (its API key); `models` are those it serves
     (None: not known yet, taken to serve all). `device` is its index in the fleet. `batch_slots` and `kv_tokens` are
     what it has; `slots_believed` and `kv_believed` what it may be sent now: less while it ramps up, after it has pushed
-    back or preempted, or when somebody else uses it too. `events_heard` grows with whatever comes out of its streams.
-    `role` is PREFILL for one that only prefills.
+    back or preempted, or when somebody else uses it too. `token_budget` is that of its iterations, 0 where unknown.
+    `events_heard` grows with whatever comes out of its streams. `role` is PREFILL for one that only prefills.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Worker:
     batch_slots: int = 1
     kv_tokens: int = 1
     block_size: int = 1
+    token_budget: int = 0
     breaker: Breaker = field(default_factory=Breaker)
     draining: bool = False
     joined_s: float = -math.inf

@@ -224,7 +224,7 @@ def _device_rows(scenario: Scenario) -> IntArray:
         if d < fleet_size:
             row[layout.D_MODE] = _MODES[scenario.mode]
             row[layout.D_SLOTS] = device.batch_slots
-            row[layout.D_MAX_TOKENS] = scenario.engine.max_batched_tokens
+            row[layout.D_MAX_TOKENS] = device.token_budget or scenario.engine.max_batched_tokens
         else:
             row[layout.D_MODE] = layout.MODE_PREFILL
             row[layout.D_SLOTS] = pool.slots

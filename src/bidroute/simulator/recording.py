@@ -35,9 +35,9 @@ class Timeline:
     """Samples at `time_s` float64[T], G devices.
 
     `queue` int64[T] requests in the central queue; `pending` int64[T, G] in the engines' own queues; `slots_used`
-    int64[T, G]; `kv_used` int64[T, G] in tokens of whole blocks; `slot_price` and `kv_price` float64[T, G], the
-    mean over the nearest quarter of the price horizon (NaN without prices); `held` reason → int64[T], how often a
-    request was held for it so far.
+    int64[T, G]; `kv_used` int64[T, G] in tokens of whole blocks; `slot_price`, `kv_price` and `token_price` float64[T,
+    G], the mean over the nearest quarter of the price horizon (NaN without prices); `held` reason → int64[T], how often
+    a request was held for it so far.
     """
 
     time_s: FloatArray
@@ -47,6 +47,7 @@ class Timeline:
     kv_used: IntArray
     slot_price: FloatArray
     kv_price: FloatArray
+    token_price: FloatArray
     held: dict[str, IntArray]
 
 
@@ -91,17 +92,20 @@ class Recorder:
             usage[:, 2],
             price[:, 0],
             price[:, 1],
+            price[:, 2],
             {str(reason): np.array([row.get(reason, 0) for row in held], dtype=np.int64) for reason in Hold},
         )
 
 
 def near_prices(snapshot: PriceSnapshot | None, fleet_size: int) -> FloatArray:
-    """Slot and KV price per device, averaged over the nearest quarter of the horizon; float64[2, G], NaN if none."""
+    """Slot, KV and token price per device, averaged over the nearest quarter of the horizon; float64[3, G], NaN if
+    there are none."""
+    mean = np.full((3, fleet_size), np.nan)  # devices that have not joined yet have no prices
     if snapshot is None:
-        return np.full((2, fleet_size), np.nan)
+        return mean
     near = max(1, snapshot.slot_price.shape[1] // NEAR_BUCKETS)
     widths = np.diff(snapshot.edges_periods)[:near].astype(np.float64)
-    mean = np.full((2, fleet_size), np.nan)  # devices that have not joined yet have no prices
-    for row, prices in zip(mean, (snapshot.slot_price, snapshot.kv_price), strict=True):
-        row[: len(prices)] = prices[:, :near] @ widths / widths.sum()
+    for row, prices in zip(mean, (snapshot.slot_price, snapshot.kv_price, snapshot.token_price), strict=True):
+        if prices is not None:
+            row[: len(prices)] = prices[:, :near] @ widths / widths.sum()
     return mean

@@ -13,6 +13,7 @@ from bidroute.traces.workload import Workload
 
 MODES = ("decode", "aggregated", "disaggregated")
 EVICTIONS = ("preempt", "reserve")
+BUDGETS = ("told", "hidden")
 LONGEST_S = 1e9  # of arrivals: their times are whole nanoseconds in 64 bits
 _MOST_TOKENS = 10**12
 
@@ -22,16 +23,18 @@ class EngineConfig:
     """How the engines of all devices behave.
 
     `block_size` in tokens per KV block (None: each device's own), `max_batched_tokens` the token budget of one
-    pass (aggregated), `eviction` is `preempt` (greedy admission, the last in is thrown out when blocks run out)
-    or `reserve` (admission keeps KV to completion, nobody is thrown out). `recompute_s_per_token` is charged per
-    prompt and decoded token when a preempted request rejoins a decode-only batch; an aggregated engine
-    processes the prompt again instead.
+    pass (aggregated; a device with a `token_budget` has that one), `eviction` is `preempt` (greedy admission, the last
+    in is thrown out when blocks run out) or `reserve` (admission keeps KV to completion, nobody is thrown out).
+    `recompute_s_per_token` is charged per prompt and decoded token when a preempted request rejoins a decode-only
+    batch; an aggregated engine processes the prompt again instead. `budget` is `told` where the router knows the token
+    budget, as a live one does only if it is configured, else `hidden`.
     """
 
     block_size: int | None = None
     max_batched_tokens: int = 8192
     eviction: str = "preempt"
     recompute_s_per_token: float = 0.0
+    budget: str = "told"
 
     def __post_init__(self) -> None:
         for name, value in (("block_size", self.block_size), ("max_batched_tokens", self.max_batched_tokens)):
@@ -39,6 +42,8 @@ class EngineConfig:
                 raise ConfigError(f"engine {name}={value}; expected 1 to {_MOST_TOKENS} tokens")
         if self.eviction not in EVICTIONS:
             raise ConfigError(f"engine eviction={self.eviction!r}; expected one of: {', '.join(EVICTIONS)}")
+        if self.budget not in BUDGETS:
+            raise ConfigError(f"engine budget={self.budget!r}; expected one of: {', '.join(BUDGETS)}")
         if not (math.isfinite(self.recompute_s_per_token) and self.recompute_s_per_token >= 0):
             raise ConfigError(
                 f"engine recompute_s_per_token={self.recompute_s_per_token}; expected finite seconds, 0 or more"
