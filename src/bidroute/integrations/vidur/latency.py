@@ -1,6 +1,7 @@
-"""Execution times without profiling data: our affine and table models, and replicas of unlike speed."""
+"""Execution times without profiling data: our affine and table models, and replicas of unlike speed.
 
-from __future__ import annotations
+Vidur reads the types of the fields of a configuration, so annotations in this module are types and not text.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any

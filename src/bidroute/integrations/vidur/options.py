@@ -1,9 +1,9 @@
-"""What is added to Vidur's own options. Vidur makes `--bidroute_objective` and so on of these fields."""
+"""What is added to Vidur's own options, which Vidur makes of these fields: `--bidroute_objective` and so on.
 
-from __future__ import annotations
+It reads their types, so annotations in this module are types and not text.
+"""
 
 from dataclasses import dataclass, field
-from typing import List  # noqa: UP035 - Vidur asks for the origin of the field's type
 
 from vidur.config import SimulationConfig
 
@@ -28,15 +28,15 @@ class Bidroute:
         default=False,
         metadata={"help": "Requests arrive with their prompt in the KV cache, as after a disaggregated prefill."},
     )
-    batch_caps: List[int] = field(  # noqa: UP006
+    batch_caps: list[int] = field(
         default_factory=list,
         metadata={"help": "Batch cap of each replica, where they are unlike."},
     )
-    kv_tokens: List[int] = field(  # noqa: UP006
+    kv_tokens: list[int] = field(
         default_factory=list,
         metadata={"help": "KV tokens of each replica, in whole blocks, where they are unlike."},
     )
-    speeds: List[float] = field(  # noqa: UP006
+    speeds: list[float] = field(
         default_factory=list,
         metadata={"help": "Speed of each replica: its execution times are divided by it."},
     )

@@ -28,10 +28,10 @@ class RoutedRequest(Request):
             self._is_prefill_complete = self._is_prefill_stage_complete = True
 
     def on_batch_end(self, time: float, num_tokens_processed: int) -> None:
-        """As Vidur does; the first token after the prompt is noted."""
+        """As Vidur does; the first token is noted, where Vidur's own metrics look for it too."""
         super().on_batch_end(time, num_tokens_processed)
         if math.isnan(self.first_token_at) and self.num_processed_tokens > self.prompt_tokens:
-            self.first_token_at = time
+            self.first_token_at = self._prefill_completed_at = time
 
     def restart(self) -> None:
         """Preempted: as Vidur does, and its count of the first pipeline stage starts anew too (else it asserts)."""
