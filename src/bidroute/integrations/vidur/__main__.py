@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bidroute.core.figures import Slo
 from bidroute.errors import BidrouteError
 from bidroute.integrations.vidur.installed import require_vidur
 
@@ -29,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from bidroute.integrations.vidur.run import run
         from bidroute.integrations.vidur.setup import parse_options
 
-        figures = run(parse_options([*DEFAULTS, *given])).summary()
+        config = parse_options([*DEFAULTS, *given])
+        slo = Slo(ttft_s=config.bidroute.ttft_slo_s, e2e_s=config.bidroute.e2e_slo_s)
+        figures = run(config).summary(slo)
     except BidrouteError as problem:
         print(f"bidroute: {problem}", file=sys.stderr)
         return 2

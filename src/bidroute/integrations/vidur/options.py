@@ -24,6 +24,14 @@ class Bidroute:
         default="",
         metadata={"help": "Options of the policy, such as risk_z=2:max_skips=4 (safety), or d=3 for power_of_d."},
     )
+    ttft_slo_s: float = field(
+        default=2.0,
+        metadata={"help": "Seconds to the first token that requests ask for: the goodput objective heeds it."},
+    )
+    e2e_slo_s: float = field(
+        default=30.0,
+        metadata={"help": "Seconds to the end that requests ask for."},
+    )
     decode_only: bool = field(
         default=False,
         metadata={"help": "Requests arrive with their prompt in the KV cache, as after a disaggregated prefill."},

@@ -50,6 +50,8 @@ class PolicyScheduler(BaseGlobalScheduler):
         self.pending_events: list[BaseEvent] = []
         self.assignments: list[tuple[int, int]] = []
         self.refused: list[int] = []
+        self._options = options
+        self._asked_at: float | None = None
         self._refresh_due = self._refresh_gap = 0
         self._has_estimates = type(self._policy).update is not Policy.update
 
@@ -70,7 +72,7 @@ class PolicyScheduler(BaseGlobalScheduler):
         arrivals, self._request_queue = sorted(self._request_queue, key=lambda one: one.id), []
         if not arrivals and not self._ledger.chance:
             return []
-        self._ledger.chance = False
+        self._ledger.chance, self._asked_at = False, None
         self._ledger.tell_all()
         if not self.controller.dispatches_on_arrival:
             for request in arrivals:
@@ -87,10 +89,11 @@ class PolicyScheduler(BaseGlobalScheduler):
     def take_events(self, time_s: float) -> list[BaseEvent]:
         """What this scheduler wants to happen, after the event at this time."""
         events, self.pending_events = self.pending_events, []
-        if self._ledger.chance and self._waiting and not self.controller.dispatches_on_arrival:
-            events.append(release(time_s))
-        else:
+        if not self._waiting or self.controller.dispatches_on_arrival:
             self._ledger.chance = False
+        elif self._ledger.chance and self._asked_at != time_s:
+            self._asked_at = time_s
+            events.append(release(time_s))
         return events
 
     def refresh(self, due: int) -> None:
@@ -125,6 +128,8 @@ class PolicyScheduler(BaseGlobalScheduler):
                     arrival_s=nanoseconds(request.arrived_at) / NS_PER_S,
                     prompt_tokens=request.prompt_tokens,
                     predicted_tokens=None if self._hints is None else float(self._hints[request.id]),
+                    ttft_slo_s=self._options.ttft_slo_s,
+                    e2e_slo_s=self._options.e2e_slo_s,
                 ),
             )
         except NeverFitsError:
