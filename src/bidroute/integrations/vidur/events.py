@@ -19,7 +19,7 @@ class Refresh(BaseEvent):
         self._due = due
 
     def handle_event(self, scheduler: Any, metrics_store: Any) -> list[BaseEvent]:
-        """Let the scheduler refresh them."""
+        """Let the scheduler do so."""
         scheduler.refresh(self._due)
         return []
 

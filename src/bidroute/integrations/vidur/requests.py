@@ -34,8 +34,15 @@ class RoutedRequest(Request):
             self.first_token_at = self._prefill_completed_at = time
 
     def restart(self) -> None:
-        """Preempted: as Vidur does, and its count of the first pipeline stage starts anew too (else it asserts)."""
+        """Preempted: as Vidur does, with two mends.
+
+        Its count of the first pipeline stage starts anew (else it asserts), and a prompt that was processed in part
+        stays a prompt (Vidur would decode the rest of it token by token).
+        """
+        size, in_part = self.size, not self._is_prefill_complete
         super().restart()
+        if in_part:
+            self._num_prefill_tokens, self._num_decode_tokens = size
         self._num_stage_processed_tokens = 0
         self._is_prefill_stage_complete = False
         if self.on_restart is not None:

@@ -28,7 +28,7 @@ REFRESH_PERIODS = 8.0  # without a decision, after which the policy's estimates 
 class PolicyScheduler(BaseGlobalScheduler):
     """Asks the policy at arrivals and, where it holds requests back, whenever a replica could take one.
 
-    The simulation calls `begin` once, sets `now_s` before every event, and adds the events in `pending_events`.
+    The simulation calls `begin` once, sets `now_s` before every event, and `take_events` after it.
     `assignments` are (request, device) in order; `refused` what could never run where it was sent.
     """
 
@@ -47,7 +47,7 @@ class PolicyScheduler(BaseGlobalScheduler):
         self._predictor = build_predictor(options.lengths)
         self._request_queue: list[RoutedRequest] = []
         self.now_s = 0.0
-        self.pending_events: list[BaseEvent] = []
+        self._events: list[BaseEvent] = []
         self.assignments: list[tuple[int, int]] = []
         self.refused: list[int] = []
         self._options = options
@@ -88,7 +88,7 @@ class PolicyScheduler(BaseGlobalScheduler):
 
     def take_events(self, time_s: float) -> list[BaseEvent]:
         """What this scheduler wants to happen, after the event at this time."""
-        events, self.pending_events = self.pending_events, []
+        events, self._events = self._events, []
         if not self._waiting or self.controller.dispatches_on_arrival:
             self._ledger.chance = False
         elif self._ledger.chance and self._asked_at != time_s:
@@ -155,4 +155,4 @@ class PolicyScheduler(BaseGlobalScheduler):
 
     def _refresh_at(self, now: int, gap: int) -> None:
         self._refresh_due, self._refresh_gap = now + gap, gap
-        self.pending_events.append(Refresh(self._refresh_due))
+        self._events.append(Refresh(self._refresh_due))
