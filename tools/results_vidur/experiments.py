@@ -37,6 +37,7 @@ class Experiment:
     batch_caps: tuple[int, ...] = ()
     speeds: tuple[float, ...] = ()
     beside: bool = False  # beyond the paper: fewer policies
+    long: bool = False  # twice the requests: what waits has time to add up
 
     @property
     def batch_cap(self) -> int:
@@ -51,12 +52,12 @@ class Experiment:
 
 EXPERIMENTS = (
     Experiment("under", "slots bind, just under capacity", load=0.95),
-    Experiment("over", "slots bind, over capacity"),
-    Experiment("kv-over", "KV binds, over capacity", kv_binds=True),
+    Experiment("over", "slots bind, over capacity", long=True),
+    Experiment("kv-over", "KV binds, over capacity", kv_binds=True, long=True),
     Experiment("kv-1-4", "KV binds, prompt:output 1:4", lengths="1:4", kv_binds=True),
     Experiment("kv-4-1", "KV binds, prompt:output 4:1", lengths="4:1", kv_binds=True),
     Experiment("shift", "slots bind, arrival rate ×1.5", load=0.85, shift=1.5),
-    Experiment("kv-shift", "KV binds, arrival rate ×1.5", load=0.85, shift=1.5, kv_binds=True),
+    Experiment("kv-shift", "KV binds, arrival rate ×1.5", load=0.85, shift=1.5, kv_binds=True, long=True),
     Experiment("kv-unknown", "KV binds, lengths unknown", known="none", kv_binds=True, beside=True),
     Experiment(
         "aggregated", "KV binds, prefill and decode in one engine", decode_only=False, kv_binds=True, beside=True
@@ -111,10 +112,11 @@ class Case:
 
 
 def cases(requests: int, seeds: tuple[int, ...], names: tuple[str, ...]) -> Iterator[Case]:
-    """Every run that the tables need, of the experiments of these names."""
+    """Every run that the tables need, of the experiments of these names, seed by seed."""
     for seed in seeds:
         for experiment in (one for one in EXPERIMENTS if one.name in names):
+            count = 2 * requests if experiment.long else requests
             for policy in BESIDE if experiment.beside else POLICIES:
-                yield Case(experiment, policy, "balanced", seed, requests)
+                yield Case(experiment, policy, "balanced", seed, count)
             for objective in OBJECTIVES[1:] if experiment.name in OBJECTIVES_IN else ():
-                yield Case(experiment, SUBJECT, objective, seed, requests)
+                yield Case(experiment, SUBJECT, objective, seed, count)
