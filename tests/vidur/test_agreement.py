@@ -20,9 +20,9 @@ TIGHT = {"bidroute_kv_tokens": [4001, 4001]}
 
 
 def _both(
-    policy: str, folder: Path, *, decode_only: bool, lengths: str, rate_per_s: float = 25.0, **options: object
+    policy: str, folder: Path, *, decode_only: bool, lengths: str, rate_per_s: float = 35.0, **options: object
 ) -> tuple[VidurRun, RunResult]:
-    arrivals = workload(250, rate_per_s)
+    arrivals = workload(150, rate_per_s)
     chosen = {"bidroute_decode_only": decode_only, "bidroute_lengths": lengths, **options}
     vidur = in_vidur(vidur_name(policy), folder, arrivals, **chosen)
     speeds = options.get("bidroute_speeds", [1.0] * len(vidur.devices))
@@ -50,7 +50,7 @@ def test_every_policy_decides_the_same_in_both(policy: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("policy", ["bid_price", "fifo+safety", "least_footprint+safety", "join_shortest_queue"])
 @pytest.mark.parametrize("lengths", ["none", "oracle"])
 def test_aggregated_replicas_too(policy: str, lengths: str, tmp_path: Path) -> None:
-    vidur, ours = _both(policy, tmp_path, decode_only=False, lengths=lengths, rate_per_s=15.0)
+    vidur, ours = _both(policy, tmp_path, decode_only=False, lengths=lengths, rate_per_s=25.0)
     _require_the_same(vidur, ours)
     assert (np.asarray(ours.held_s) > 0).any()
 
@@ -65,7 +65,7 @@ def test_where_kv_binds_and_lengths_are_known(policy: str, tmp_path: Path) -> No
 
 def test_where_requests_are_preempted_figures_are_near(tmp_path: Path) -> None:
     """Vidur computes a preempted request again in its engine, and chooses by arrival whom to throw out."""
-    vidur, ours = _both("join_shortest_queue", tmp_path, decode_only=True, lengths="none", rate_per_s=22.0, **TIGHT)
+    vidur, ours = _both("join_shortest_queue", tmp_path, decode_only=True, lengths="none", rate_per_s=35.0, **TIGHT)
     theirs, here = simulator_summary(ours), vidur.summary()
     assert here["preemptions"] > 10
     assert theirs["preemptions"] > 10

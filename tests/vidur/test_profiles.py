@@ -49,6 +49,8 @@ def _write_profile(folder: Path) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Vidur leaves files open
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_policies_run_on_times_that_vidur_learned_from_a_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
