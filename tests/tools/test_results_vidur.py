@@ -49,6 +49,18 @@ def test_the_page_has_a_table_for_everything():
     assert set(PUBLISHED) <= {one.title for one in FIGURES}
 
 
+def test_an_experiment_counts_with_the_seeds_that_are_complete():
+    rows = _rows()
+    del rows[next(case for case in rows if case.experiment == EXPERIMENTS[0] and case.seed == 1)]
+    rows = {case: row for case, row in rows.items() if case.experiment != EXPERIMENTS[1] or case.policy != "lor"}
+    runs = Runs(rows)
+    assert runs.seeds[EXPERIMENTS[0]] == [0]
+    assert runs.seeds[EXPERIMENTS[2]] == [0, 1]
+    assert EXPERIMENTS[1] not in runs.experiments
+    assert "; seed 0)" in tables(runs)
+    assert "; seeds 0, 1)" in tables(runs)
+
+
 def test_tables_go_between_the_markers_and_nothing_else_changes(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n", encoding="utf-8")

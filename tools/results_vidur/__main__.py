@@ -10,7 +10,7 @@ from pathlib import Path
 from bidroute.errors import BidrouteError
 from tools.results_vidur.experiments import EXPERIMENTS, REQUESTS, SEEDS, cases
 from tools.results_vidur.page import write_tables
-from tools.results_vidur.running import run_all
+from tools.results_vidur.running import finished, run_all
 
 JOURNAL = Path("docs/results/bidroute-vidur.jsonl")
 PAGE = Path("docs/vidur.md")
@@ -22,13 +22,15 @@ def make(words: list[str] | None = None) -> int:
     parser.add_argument("--journal", type=Path, default=JOURNAL, help="where finished runs are noted")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page whose tables are replaced")
     parser.add_argument("--only", default="", help="experiments by name, with commas")
+    parser.add_argument("--made", action="store_true", help="run nothing: tables of the runs that are finished")
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many seeds, from 0 on")
     options = parser.parse_args(words)
     names = tuple(options.only.split(",")) if options.only else tuple(one.name for one in EXPERIMENTS)
     logging.disable(logging.INFO)  # Vidur says much at every run
     try:
-        rows = run_all(list(cases(options.requests, tuple(range(options.seeds)), names)), options.journal)
+        wanted = list(cases(options.requests, tuple(range(options.seeds)), names))
+        rows = (finished if options.made else run_all)(wanted, options.journal)
         write_tables(rows, options.page)
     except BidrouteError as problem:
         print(f"error: {problem}", file=sys.stderr)

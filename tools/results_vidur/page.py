@@ -15,6 +15,7 @@ from bidroute.experiments.benchmarks import machine
 from bidroute.report.numbers import figure
 from tools.results_vidur.experiments import (
     BASELINE,
+    EXPERIMENTS,
     NOISY,
     OBJECTIVES,
     POLICIES,
@@ -23,6 +24,7 @@ from tools.results_vidur.experiments import (
     SUBJECT,
     Case,
     Experiment,
+    cases,
 )
 from tools.results_vidur.running import SLO, Row
 
@@ -61,13 +63,26 @@ COUNTS = ("preemptions", "refused", "unfinished")
 
 
 class Runs:
-    """The rows of all runs, to be asked by experiment, policy and objective; lists are by seed."""
+    """The rows of all runs, to be asked by experiment, policy and objective; lists are by seed.
+
+    An experiment counts with those seeds of which every run is there.
+    """
 
     def __init__(self, rows: Mapping[Case, Row]) -> None:
         self._rows = {(case.experiment, case.policy, case.objective, case.seed): row for case, row in rows.items()}
-        self.experiments: list[Experiment] = list(dict.fromkeys(case.experiment for case in rows))
-        self.seeds = sorted({case.seed for case in rows})
         self.requests = {case.experiment: case.requests for case in rows}
+        self.seeds = {one: self._seeds_of(one) for one in self.requests}
+        self.experiments: list[Experiment] = [one for one in EXPERIMENTS if self.seeds.get(one)]
+
+    def _seeds_of(self, experiment: Experiment) -> list[int]:
+        """The seeds of which every run of the experiment is there."""
+        seeds = sorted({seed for one, _, _, seed in self._rows if one == experiment})
+        needed = {seed: list(cases(1, (seed,), (experiment.name,))) for seed in seeds}
+        return [
+            seed
+            for seed, wanted in needed.items()
+            if all((experiment, case.policy, case.objective, seed) in self._rows for case in wanted)
+        ]
 
     def named(self, names: tuple[str, ...]) -> list[Experiment]:
         """The experiments of these names that were run."""
@@ -85,7 +100,7 @@ class Runs:
 
     def rows(self, experiment: Experiment, policy: str, objective: str = "balanced") -> list[Row]:
         """One row per seed."""
-        return [self._rows[experiment, policy, objective, seed] for seed in self.seeds]
+        return [self._rows[experiment, policy, objective, seed] for seed in self.seeds[experiment]]
 
     def values(self, one: Figure, experiment: Experiment, policy: str) -> list[float]:
         """A figure by seed."""
@@ -118,9 +133,9 @@ def tables(runs: Runs) -> str:
     """All that the tool says, as Markdown."""
     where = machine()
     parts = [
-        f"Seeds {', '.join(map(str, runs.seeds))}; figures are medians over the seeds, ± half their range. An SLO is "
-        f"violated by more than {SLO.ttft_s:g} s to the first token, {SLO.e2e_s:g} s to the end or {SLO.tpot_s:g} s "
-        f"per token. Processor: {where['processor']}; Python {where['python']}.\n"
+        f"Figures are medians over the seeds, ± half their range. An SLO is violated by more than {SLO.ttft_s:g} s to "
+        f"the first token, {SLO.e2e_s:g} s to the end or {SLO.tpot_s:g} s per token. Processor: {where['processor']}; "
+        f"Python {where['python']}.\n"
     ]
     for title, names, column in (("Noisy lengths", NOISY, 0), ("Arrival rate shift", SHIFTED, 1)):
         if experiments := runs.named(names):
@@ -131,7 +146,10 @@ def tables(runs: Runs) -> str:
         if len(runs.objectives(one)) > 1
     ]
     parts.append(f"### Who is best, and how far bid_price is from it\n\n{_standing(runs)}")
-    parts += [f"### {_title(one, runs.requests[one])}\n\n{_comparison(runs, one)}" for one in runs.experiments]
+    parts += [
+        f"### {_title(one, runs.requests[one], runs.seeds[one])}\n\n{_comparison(runs, one)}"
+        for one in runs.experiments
+    ]
     return "\n".join(parts)
 
 
@@ -189,10 +207,11 @@ def _best(runs: Runs, experiment: Experiment, one: Figure) -> str:
     return figure(max(medians) if one.more_is_better else min(medians))
 
 
-def _title(experiment: Experiment, requests: int) -> str:
+def _title(experiment: Experiment, requests: int, seeds: list[int]) -> str:
     shifted = f", from the middle on {experiment.load * experiment.shift:g}" if experiment.shift != 1.0 else ""
     load = f"load {experiment.load:g}{shifted}"
-    return f"{experiment.title} ({requests} requests, {load}, lengths known: {experiment.known})"
+    by_seed = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    return f"{experiment.title} ({requests} requests, {load}, lengths known: {experiment.known}; {by_seed})"
 
 
 def _reached(values: list[float], goal: float) -> str:

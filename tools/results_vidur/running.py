@@ -25,7 +25,7 @@ def run_all(cases: Sequence[Case], journal: Path) -> dict[Case, Row]:
     known = read_journal(journal)
     rows = {}
     for number, case in enumerate(cases, start=1):
-        digest = _digest(case)
+        digest = digest_of(case)
         if digest not in known:
             known[digest] = run_case(case)
             with journal.open("a", encoding="utf-8") as stream:
@@ -34,6 +34,13 @@ def run_all(cases: Sequence[Case], journal: Path) -> dict[Case, Row]:
             print(f"[{number}/{len(cases)}] {what}", flush=True)
         rows[case] = known[digest]
     return rows
+
+
+def finished(cases: Sequence[Case], journal: Path) -> dict[Case, Row]:
+    """The figures of those cases that the journal has; nothing is run."""
+    known = read_journal(journal)
+    rows = {case: known.get(digest_of(case)) for case in cases}
+    return {case: row for case, row in rows.items() if row is not None}
 
 
 def run_case(case: Case) -> Row:
@@ -80,7 +87,7 @@ def configuration(case: Case, folder: str) -> Any:
     return parse_options(words)
 
 
-def _digest(case: Case) -> str:
+def digest_of(case: Case) -> str:
     """What the figures of a case depend on: the policies, the plug-in, and the case."""
     digest = hashlib.sha256(code_fingerprint().encode())
     for folder in (Path(bidroute.__file__).parent / "integrations" / "vidur", Path(__file__).parent):
