@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,7 +181,8 @@ def _standing(runs: Runs) -> str:
             medians = {policy: _median(runs.values(one, experiment, policy)) for policy in runs.policies(experiment)}
             best = (max if one.more_is_better else min)(medians, key=lambda policy: medians[policy])
             distance = abs(improvement(one, medians[best], medians[SUBJECT]))
-            cells.append(f"**{SUBJECT}**" if medians[best] == medians[SUBJECT] else f"{best}, {_percent(distance)} %")
+            behind = f"{best}, {_percent(distance)} %" if math.isfinite(distance) else best
+            cells.append(f"**{SUBJECT}**" if medians[best] == medians[SUBJECT] else behind)
         lines.append([experiment.title, *cells])
     return _table(["", *(one.title for one in FIGURES)], lines)
 
@@ -197,7 +198,7 @@ def _comparison(runs: Runs, experiment: Experiment) -> str:
             values = runs.values(one, experiment, policy)
             text = _spread(values)
             cells.append(f"**{text}**" if figure(_median(values)) == best[one] else text)
-        counts = [_spread([float(row[name]) for row in runs.rows(experiment, policy)]) for name in COUNTS]
+        counts = [f"{_median([row[name] for row in runs.rows(experiment, policy)]):.0f}" for name in COUNTS]
         lines.append([POLICIES[policy], *cells, *counts])
     return _table(head, lines)
 
@@ -219,7 +220,7 @@ def _reached(values: list[float], goal: float) -> str:
     return f"**{text}**" if _median(values) >= goal else text
 
 
-def _median(values: list[float]) -> float:
+def _median(values: Sequence[float]) -> float:
     return float(np.median(values))
 
 
