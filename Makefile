@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 VLLM_VENV := .venv-vllm
+VIDUR_VENV := .venv-vidur
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 
-.PHONY: demo demo-live test test-vllm lint types unit soak bench bench-live results clean help
+.PHONY: demo demo-live test test-vllm test-vidur lint types unit soak bench bench-live results results-vidur clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -60,6 +61,17 @@ $(VLLM_VENV)/.installed: tests/vllm/requirements.txt
 test-vllm: $(VENV)/.installed-dev $(if $(BIDROUTE_VLLM_PYTHON),,$(VLLM_VENV)/.installed)  ## the router in front of three real vLLM engines on the CPU
 	BIDROUTE_VLLM_PYTHON=$(or $(BIDROUTE_VLLM_PYTHON),$(CURDIR)/$(VLLM_VENV)/bin/python) $(BIN)/pytest -m vllm tests/vllm
 
+$(VIDUR_VENV)/.installed: tests/vidur/requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v[:2] <= (3, 13) else "Vidur needs Python 3.11 to 3.13, this is %d.%d; run: make PYTHON=python3.12 test-vidur" % v[:2])'
+	$(PYTHON) -m venv --clear $(VIDUR_VENV)
+	$(VIDUR_VENV)/bin/pip install --quiet --no-deps -r $<
+	$(VIDUR_VENV)/bin/pip install --quiet --no-deps -e .
+	@touch $@
+
+# Makes an environment with Vidur (0.8 GB), as for results-vidur.
+test-vidur: $(VIDUR_VENV)/.installed  ## the policies inside the Vidur simulator, against our own
+	$(VIDUR_VENV)/bin/python -m pytest -m vidur tests/vidur
+
 bench: $(VENV)/.installed  ## time the simulator, decisions and price updates
 	$(BIN)/bidroute bench
 
@@ -70,5 +82,9 @@ bench-live: $(VENV)/.installed-dev  ## what the live router costs, beside other 
 results: $(VENV)/.installed  ## make docs/results/ again: every table and figure of docs/results.md; takes an hour
 	$(BIN)/python -m tools.results $(if $(AZURE_CONV),--azure-conv $(AZURE_CONV)) $(RESULTS)
 
+# What its journal has from the same code is not run again. Fewer runs: make results-vidur RESULTS='--only kv-over --seeds 1'
+results-vidur: $(VIDUR_VENV)/.installed  ## run the paper's experiments in Vidur: the tables of docs/vidur.md; takes half an hour
+	$(VIDUR_VENV)/bin/python -m tools.results_vidur $(RESULTS)
+
 clean:  ## remove what make made
-	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache demo.html
+	rm -rf $(VENV) $(VLLM_VENV) $(VIDUR_VENV) .mypy_cache .ruff_cache .pytest_cache demo.html

@@ -28,6 +28,7 @@ LENGTHS = np.arange(1, 20_001)
         ("oracle", Oracle),
         ("noisy:0.6", HintClasses),
         ("noisy:0", HintClasses),
+        ("uniform:0.2", HintClasses),
         ("prompt", PromptClasses),
         ("hint", ClientHint),
         ("none", OneClass),
@@ -39,7 +40,7 @@ def test_names(spec: str, kind: type[LengthPredictor]) -> None:
 
 @pytest.mark.parametrize("spec", ["", "magic", "oracle:1", "none:", "prompt:8", "Oracle"])
 def test_an_unknown_name_lists_the_choices(spec: str) -> None:
-    with pytest.raises(ConfigError, match="choose from: oracle, noisy:SIGMA, prompt, hint, none"):
+    with pytest.raises(ConfigError, match="choose from: oracle, noisy:SIGMA, uniform:SHARE, prompt, hint, none"):
         build_predictor(spec)
 
 
@@ -48,6 +49,12 @@ def test_a_noisy_predictor_needs_a_sigma(spec: str) -> None:
     with pytest.raises(ConfigError, match="SIGMA 0 to 10"):
         build_predictor(spec)
     with pytest.raises(ConfigError, match="SIGMA 0 to 10"):
+        predicted_tokens(spec, LENGTHS, 0)
+
+
+@pytest.mark.parametrize("spec", ["uniform", "uniform:lots", "uniform:-1", "uniform:1", "uniform:nan"])
+def test_a_uniform_predictor_needs_a_share(spec: str) -> None:
+    with pytest.raises(ConfigError, match=r"SHARE 0 to 0\.99"):
         predicted_tokens(spec, LENGTHS, 0)
 
 
@@ -81,3 +88,12 @@ def test_noise_comes_from_the_seed() -> None:
     exact = predicted_tokens("noisy:0", LENGTHS, 1)
     assert exact is not None
     assert np.array_equal(exact, LENGTHS)
+
+
+def test_uniform_noise_stays_within_its_share() -> None:
+    predictions = predicted_tokens("uniform:0.2", LENGTHS, 7)
+    assert predictions is not None
+    factor = predictions / LENGTHS
+    assert factor.min() == pytest.approx(0.8, abs=0.01)
+    assert factor.max() == pytest.approx(1.2, abs=0.01)
+    assert factor.mean() == pytest.approx(1.0, abs=0.01)

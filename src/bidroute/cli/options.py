@@ -161,7 +161,8 @@ Lengths = Annotated[
         metavar="KIND",
         rich_help_panel=_ROUTING,
         help="What the router knows of output lengths before they end: oracle (the truth), noisy:SIGMA (the truth "
-        "times log-normal noise), prompt (classes by prompt length), none (only what finished requests teach it).",
+        "times log-normal noise), uniform:SHARE (the truth give or take a share), prompt (classes by prompt length), "
+        "none (only what finished requests teach it).",
     ),
 ]
 Objective = Annotated[

@@ -15,10 +15,12 @@ from bidroute.lengths.one_class import OneClass
 from bidroute.lengths.oracle import Oracle
 from bidroute.lengths.prompt_classes import PromptClasses
 
-_LARGEST_SIGMA = 10.0  # nobody could tell predictions that wild from none
+# The most noise: nobody could tell predictions that wild from none, and a share of 1 or more would reach 0 tokens.
+_MOST = {"noisy": ("SIGMA", 10.0, "0.6"), "uniform": ("SHARE", 0.99, "0.2")}
 _PREDICTORS: dict[str, type[LengthPredictor]] = {
     "oracle": Oracle,
     "noisy": HintClasses,
+    "uniform": HintClasses,
     "prompt": PromptClasses,
     "hint": ClientHint,
     "none": OneClass,
@@ -26,7 +28,7 @@ _PREDICTORS: dict[str, type[LengthPredictor]] = {
 
 
 def build_predictor(spec: str) -> LengthPredictor:
-    """The predictor named `oracle`, `noisy:SIGMA`, `prompt`, `hint` or `none`. Raises ConfigError for others."""
+    """The predictor named `oracle`, `noisy:SIGMA`, `uniform:SHARE`, `prompt`, `hint` or `none`; ConfigError if not."""
     name, _ = _parse(spec)
     return _PREDICTORS[name]()
 
@@ -34,31 +36,35 @@ def build_predictor(spec: str) -> LengthPredictor:
 def predicted_tokens(spec: str, output_tokens: IntArray, seed: int) -> FloatArray | None:
     """The predictions that an experiment's requests carry, float64[n] in tokens; None where they carry none.
 
-    The truth for `oracle`; for `noisy:SIGMA` the truth times exp(SIGMA · N(0,1)), drawn from `seed`.
+    The truth for `oracle`; for `noisy:SIGMA` the truth times exp(SIGMA · N(0,1)), for `uniform:SHARE` the truth times
+    a number between 1 − SHARE and 1 + SHARE, both drawn from `seed`.
     """
-    name, sigma = _parse(spec)
+    name, spread = _parse(spec)
     if name == "oracle":
         return output_tokens.astype(np.float64)
+    random = np.random.default_rng(seed)
     if name == "noisy":
-        noise = np.random.default_rng(seed).standard_normal(len(output_tokens))
-        return np.asarray(output_tokens * np.exp(sigma * noise), dtype=np.float64)
+        return np.asarray(output_tokens * np.exp(spread * random.standard_normal(len(output_tokens))), dtype=np.float64)
+    if name == "uniform":
+        return np.asarray(output_tokens * random.uniform(1.0 - spread, 1.0 + spread, len(output_tokens)))
     return None
 
 
 def _parse(spec: str) -> tuple[str, float]:
-    """Name and sigma (0 where the name takes none)."""
+    """Name, and the spread of its noise (0 where it takes none)."""
     name, colon, value = spec.partition(":")
-    if name not in _PREDICTORS or (colon and name != "noisy"):
-        choices = ", ".join("noisy:SIGMA" if known == "noisy" else known for known in _PREDICTORS)
+    if name not in _PREDICTORS or (colon and name not in _MOST):
+        choices = ", ".join(f"{known}:{_MOST[known][0]}" if known in _MOST else known for known in _PREDICTORS)
         raise ConfigError(f"length predictor {spec!r} is unknown; choose from: {choices}")
-    if name != "noisy":
+    if name not in _MOST:
         return name, 0.0
+    letter, most, example = _MOST[name]
     try:
-        sigma = float(value)
+        spread = float(value)
     except ValueError:
-        sigma = math.nan
-    if not 0 <= sigma <= _LARGEST_SIGMA:
+        spread = math.nan
+    if not 0 <= spread <= most:
         raise ConfigError(
-            f"length predictor {spec!r}: expected noisy:SIGMA with SIGMA 0 to {_LARGEST_SIGMA:g}, such as noisy:0.6"
+            f"length predictor {spec!r}: expected {name}:{letter} with {letter} 0 to {most:g}, such as {name}:{example}"
         )
-    return name, sigma
+    return name, spread
