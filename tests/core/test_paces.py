@@ -88,6 +88,15 @@ def test_what_took_long_in_many_iterations_at_once_is_no_exception() -> None:
     assert made.period_s[0] == pytest.approx(6 * EMPTY_S, rel=0.01)
 
 
+def test_a_host_that_sees_only_means_has_no_long_iterations() -> None:
+    fleet = Fleet([Device("d", 64, 100_000)])
+    for _ in range(50):
+        fleet.observe_pace(0, 1, 0.01)
+    fleet.observe_pace(0, 1, 0.03)
+    assert fleet.period_s[0] == pytest.approx(0.01 + kernels.SMOOTHING * 0.02, rel=0.01)
+    assert fleet.paces.moments[kernels.EXCESS_S, 0] == 0.0
+
+
 def test_before_anything_ran_the_priors_count_and_the_busier_of_equals_costs_more() -> None:
     assert marginal_s(paces(0.05, 0.02), 0, 0) == pytest.approx([0.05 * 1.01, 0.02 * 1.01])
     busy_s, idle_s = marginal_s(paces(0.05, 0.05), 1, 0)

@@ -146,11 +146,11 @@ class Fleet:
         start = int(pool.offset[device])
         advance_rows(pool.columns, self.totals, device, start, start + ledger.n, periods)
         ledger.periods += periods
-        self.observe_pace(device, periods, duration_s)
+        self.paces.observe(device, int(self.open_leases[device]), periods, duration_s)
 
     def observe_pace(self, device: int, periods: int, duration_s: float) -> None:
-        """`periods` iterations of a device took `duration_s`, for hosts that do not see all of them."""
-        self.paces.observe(device, int(self.open_leases[device]), periods, duration_s)
+        """`periods` iterations of a device took `duration_s` by a mean over some time, for hosts that see no more."""
+        self.paces.observe(device, int(self.open_leases[device]), periods, duration_s, sees_iterations=False)
 
     def preempt(self, request_id: int) -> None:
         """The engine threw the request out of its batch, back into its own queue."""

@@ -27,11 +27,16 @@ MOST_OF_PERIOD = 0.9  # that a batch may account for: an empty device needs some
 
 
 @kernel
-def observe_pace(moments: FloatArray, device: int, batch: int, periods: int, period_s: float) -> None:
-    """`periods` iterations of a device, with `batch` requests in it, took `period_s` each."""
+def observe_pace(
+    moments: FloatArray, device: int, batch: int, periods: int, period_s: float, sees_iterations: bool
+) -> None:
+    """`periods` iterations of a device, with `batch` requests in it, took `period_s` each.
+
+    `sees_iterations`: that is what these very ones took, and not a mean over more of them, as gaps between tokens are.
+    """
     of = moments[:, device]
     plain_s = period_s
-    if of[WEIGHT] > KNOWN_WEIGHT:
+    if sees_iterations and of[WEIGHT] > KNOWN_WEIGHT:
         expected_s = of[PLAIN_S] + of[SLOPE_S] * max(batch - of[BATCH], 0.0)
         plain_s = min(period_s, LONG_ITERATION**periods * expected_s)
     of[EXCESS_S] += (1.0 - (1.0 - EXCESS_SMOOTHING) ** periods) * (period_s - plain_s - of[EXCESS_S])

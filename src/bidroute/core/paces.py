@@ -48,10 +48,15 @@ class Paces:
         period_s: FloatArray = self.moments[PERIOD_S]
         return period_s
 
-    def observe(self, device: int, batch: int, periods: int, duration_s: float) -> None:
-        """`periods` iterations of a device, with `batch` requests in it, took `duration_s` in all."""
+    def observe(
+        self, device: int, batch: int, periods: int, duration_s: float, *, sees_iterations: bool = True
+    ) -> None:
+        """`periods` iterations of a device, with `batch` requests in it, took `duration_s` in all.
+
+        `sees_iterations` False: that comes from a mean over more of them, in which no single one stands out.
+        """
         if periods > 0 and duration_s > 0:
-            observe_pace(self.moments, device, batch, periods, duration_s / periods)
+            observe_pace(self.moments, device, batch, periods, duration_s / periods, sees_iterations)
 
     def marginal_s(self, batch: IntArray) -> FloatArray:
         """Seconds that all requests together wait longer, per token that one more makes beside `batch` int64[G] others.
