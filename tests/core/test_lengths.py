@@ -255,6 +255,26 @@ def test_a_class_with_data_of_its_own_ignores_the_shared_scale() -> None:
     assert model.mean_tokens(1) == pytest.approx(2000, rel=0.05)
 
 
+def test_who_has_not_outlived_a_guess_is_no_sign_that_it_is_too_short() -> None:
+    """Guesses of 1000 tokens are right. Three have ended, and eighty run, at 100 to 850 tokens."""
+    model = LengthModel(2, 32_768, prior_median_tokens=np.array([1000.0, 2000.0]), prior_shape=3)
+    for _ in range(3):
+        model.observe(0, 1000)
+    before = model.mean_tokens(1)
+    model.learn(np.zeros(80, dtype=np.int64), np.linspace(100, 850, 80).astype(np.int64))
+    assert model.mean_tokens(0) == pytest.approx(1100, rel=0.15)
+    assert model.mean_tokens(1) == pytest.approx(before, rel=0.15)
+
+
+def test_those_that_outlive_their_guess_show_that_it_is_too_short() -> None:
+    model = LengthModel(2, 32_768, prior_median_tokens=np.array([100.0, 400.0]), prior_shape=3)
+    before = model.mean_tokens(1)
+    model.observe(0, 100)
+    model.learn(np.zeros(40, dtype=np.int64), np.full(40, 1000))
+    assert model.mean_tokens(0) > 1000
+    assert model.mean_tokens(1) > 4 * before
+
+
 # --- when it learns -------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ it follows a drift.
 The prior is log-logistic. Its median is the class's guess times a scale: how many times longer than guessed the
 class's own requests are, and, while there are few of those, the requests of all classes. So a class nobody has
 seen yet profits from what the others have shown, and a guess that is ten times wrong is put right by the first
-handful of requests.
+handful of requests. Those that run, and have not outlived their guess, are no sign that it is too short.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ PRIOR_MEDIAN_TOKENS = 150.0
 PRIOR_SHAPE = 2  # log-logistic: the log length has a standard deviation of 1.81/shape
 PRIOR_WEIGHT = 4.0  # the prior's shape counts as this many finished requests of its class
 SCALE_WEIGHT = 1.0  # the guess counts as this many finished requests, and so do all classes for one of them
+RATIO_STEPS, MOST_RATIO = 32, 128  # lengths over guesses: steps to 1, and the highest
 SCALE_STEP = 0.1  # classes with few requests are estimated anew once the log of their scale has moved this far
 FEW_REQUESTS = 16
 MEMORY_REQUESTS = 1000.0  # an observation's weight falls by e after this many further ones of its class
@@ -66,8 +67,7 @@ class LengthModel:
         self._learned = np.zeros(classes, dtype=np.int64)
         self._unlearned = np.zeros(classes, dtype=np.int64)
         self._due = False
-        self._ended_requests = np.zeros(classes)  # their weights, and their tokens in units of the prior mean
-        self._ended_means = np.zeros(classes)
+        self._ended_at = np.zeros((classes, RATIO_STEPS * MOST_RATIO + 1))  # by tokens over prior mean, in steps
         self._scale = np.ones(classes)  # of the prior, as of each class's last estimate
         nobody = np.zeros(0, dtype=np.int64)
         self.survival = np.stack([self._estimate(c, nobody) for c in range(classes)])
@@ -100,10 +100,10 @@ class LengthModel:
         self._weight[length_class] *= math.exp(1.0 / MEMORY_REQUESTS)
         weight = float(self._weight[length_class])
         self._ended[length_class, length] += weight
-        self._ended_requests[length_class] += weight
-        self._ended_means[length_class] += weight * length / float(self._prior_mean[length_class])
+        step = round(RATIO_STEPS * length / float(self._prior_mean[length_class]))
+        self._ended_at[length_class, min(max(step, 1), RATIO_STEPS * MOST_RATIO)] += weight
         if weight > LARGEST_WEIGHT:
-            for column in (self._ended, self._ended_requests, self._ended_means, self._weight):
+            for column in (self._ended, self._ended_at, self._weight):
                 column[length_class] /= weight
         self._unlearned[length_class] += 1
         self._due = self._due or self._has_news(length_class)
@@ -139,14 +139,17 @@ class LengthModel:
     def _scales(self, running_class: IntArray, running_tokens: IntArray) -> FloatArray:
         """How many times longer than guessed the lengths of each class are, float64[classes].
 
-        Tokens seen per ending, which is the censored estimate were lengths exponential; it only places a prior.
+        The mean of the product-limit estimate of lengths over guesses: that over all classes is the guess of each.
         """
-        running_means = np.minimum(running_tokens, self.horizon_tokens) / self._prior_mean[running_class]
-        means = self._ended_means / self._weight + np.bincount(running_class, running_means, self.classes)
-        requests = self._ended_requests / self._weight
-        shared = (SCALE_WEIGHT + means.sum()) / (SCALE_WEIGHT + requests.sum())
-        scales: FloatArray = (SCALE_WEIGHT * shared + means) / (SCALE_WEIGHT + requests)
-        return scales
+        ratio = np.minimum(running_tokens / self._prior_mean[running_class], MOST_RATIO)
+        steps, ended_at = (RATIO_STEPS * ratio).astype(np.int64), self._ended_at / self._weight[:, np.newaxis]
+        shared = self._mean_ratio(ended_at.sum(axis=0), steps, 1.0)
+        return np.array([self._mean_ratio(ended_at[c], steps[running_class == c], shared) for c in range(self.classes)])
+
+    def _mean_ratio(self, ended_at: FloatArray, running_steps: IntArray, guess: float) -> float:
+        median = RATIO_STEPS * guess * float(self._prior_median[0] / self._prior_mean[0])
+        survival = product_limit(ended_at, running_steps, median, self._shape, SCALE_WEIGHT)
+        return (float(survival.sum()) - 0.5) / RATIO_STEPS
 
     def _estimate(self, length_class: int, running_tokens: IntArray) -> FloatArray:
         median = float(self._prior_median[length_class] * self._scale[length_class])
