@@ -7,6 +7,7 @@ import numpy as np
 from bidroute.core.lengths import LengthModel
 from bidroute.pricing.columns import class_columns
 from bidroute.pricing.grid import TimeGrid
+from bidroute.pricing.price_kernels import demand_at_prices
 
 HORIZON_TOKENS = 40
 
@@ -95,3 +96,33 @@ class Case:
         for age, alive in enumerate(self.survival(i)):
             used[self.bucket(first + age)] += alive if age > 0 else 0.0
         return slots, tokens, used
+
+
+def demand(case: Case, decay_s: float, devices: np.ndarray) -> tuple[int, np.ndarray]:
+    """What the kernel of the steps takes of a case: how many requests, and their use, float64[3, G, b]."""
+    demands = np.full((3, *case.slot_price.shape), np.nan)
+    taken = demand_at_prices(
+        case.slot_price,
+        case.kv_price,
+        case.token_price,
+        case.batch_slots,
+        case.kv_tokens,
+        case.token_budget,
+        case.open_leases,
+        case.period_s,
+        devices,
+        case.edges,
+        case.starts,
+        case.columns.slots,
+        case.columns.growth,
+        case.columns.mean_tokens,
+        case.prompt_tokens,
+        case.length_class,
+        case.exact_tokens,
+        case.reward,
+        case.weight,
+        case.earliest,
+        decay_s,
+        *demands,
+    )
+    return taken, demands

@@ -6,12 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bidroute.pricing.price_kernels import (
-    demand_at_prices,
     exact_column,
     expected_use_of_devices,
     projected_step,
 )
-from tests.pricing.random_case import HORIZON_TOKENS, Case
+from tests.pricing.random_case import HORIZON_TOKENS, Case, demand
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -45,35 +44,6 @@ def test_exact_column_equals_a_sum_over_periods(output_tokens: int, start: int, 
 
 
 # --- demand_at_prices -----------------------------------------------------------------------------------------------
-
-
-def demand(case: Case, decay_s: float, devices: np.ndarray) -> tuple[int, np.ndarray]:
-    demands = np.full((3, *case.slot_price.shape), np.nan)
-    taken = demand_at_prices(
-        case.slot_price,
-        case.kv_price,
-        case.token_price,
-        case.batch_slots,
-        case.kv_tokens,
-        case.token_budget,
-        case.open_leases,
-        case.period_s,
-        devices,
-        case.edges,
-        case.starts,
-        case.columns.slots,
-        case.columns.growth,
-        case.columns.mean_tokens,
-        case.prompt_tokens,
-        case.length_class,
-        case.exact_tokens,
-        case.reward,
-        case.weight,
-        case.earliest,
-        decay_s,
-        *demands,
-    )
-    return taken, demands
 
 
 def demand_twin(case: Case, decay_s: float, devices: np.ndarray) -> tuple[int, np.ndarray]:

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidroute.pricing.price_kernels import demand_at_prices
 from bidroute.pricing.prices import Sample
 from bidroute.pricing.sampled_lp import LEAST_LEFT, Columns, Devices, columns_of, exact_prices
 from bidroute.theory.packing import Packing, solve
-from tests.pricing.random_case import Case
+from tests.pricing.random_case import Case, demand
 
 SEEDS = st.integers(0, 2**32 - 1)
 DECAY_S = 7.0
@@ -88,29 +87,9 @@ def test_columns_are_those_that_the_steps_choose_among(seed: int) -> None:
             best = own[np.argmax(net[own])]
             wanted[0, columns.device[best]] += sample.weight[i] * columns.slots[best]
             wanted[1, columns.device[best]] += sample.weight[i] * columns.kv[best]
-    demand = np.empty((3, *wanted.shape[1:]))
-    demand_at_prices(
-        case.slot_price,
-        case.kv_price,
-        case.token_price,
-        case.batch_slots,
-        case.kv_tokens,
-        case.token_budget,
-        case.open_leases,
-        case.period_s,
-        np.arange(case.devices),
-        case.edges,
-        case.starts,
-        case.columns.slots,
-        case.columns.growth,
-        case.columns.mean_tokens,
-        *(sample.prompt_tokens, sample.length_class, sample.exact_tokens),
-        *(sample.reward, sample.weight, sample.earliest),
-        DECAY_S,
-        *demand,
-    )
-    assert demand[:2] == pytest.approx(wanted, rel=1e-6, abs=1e-9)
-    assert not demand[2].any()  # none of the devices has a token budget
+    _, use = demand(case, DECAY_S, np.arange(case.devices))
+    assert use[:2] == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+    assert not use[2].any()  # none of the devices has a token budget
 
 
 @settings(max_examples=20, deadline=None)

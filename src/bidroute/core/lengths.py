@@ -119,12 +119,12 @@ class LengthModel:
         finished requests have grown by an eighth, by 65 at most, or, while they are few, when its scale has
         moved with what other classes have shown.
         """
-        scale = self._scales(running_class, running_tokens)
-        few_and_outdated = (self.finished < FEW_REQUESTS) & (abs(np.log(scale / self._scale)) > SCALE_STEP)
-        for c in range(self.classes):
-            if not (few_and_outdated[c] or self._has_news(c)):
+        few = self.finished < FEW_REQUESTS
+        looked_at = [c for c in range(self.classes) if few[c] or self._has_news(c)]
+        for c, scale in zip(looked_at, self._scales(looked_at, running_class, running_tokens), strict=True):
+            if not (self._has_news(c) or abs(math.log(scale / self._scale[c])) > SCALE_STEP):
                 continue
-            self._scale[c] = scale[c]
+            self._scale[c] = scale
             self.survival[c] = self._estimate(c, running_tokens[running_class == c])
             self._log_moments[c] = self._log_moments_of(c)
             self._learned[c] += self._unlearned[c]
@@ -136,15 +136,15 @@ class LengthModel:
     def _has_news(self, length_class: int) -> bool:
         return int(self._unlearned[length_class]) * 8 >= 8 + min(int(self._learned[length_class]), 512)
 
-    def _scales(self, running_class: IntArray, running_tokens: IntArray) -> FloatArray:
-        """How many times longer than guessed the lengths of each class are, float64[classes].
+    def _scales(self, classes: list[int], running_class: IntArray, running_tokens: IntArray) -> list[float]:
+        """How many times longer than guessed the lengths of each of these classes are.
 
         The mean of the product-limit estimate of lengths over guesses: that over all classes is the guess of each.
         """
         ratio = np.minimum(running_tokens / self._prior_mean[running_class], MOST_RATIO)
         steps, ended_at = (RATIO_STEPS * ratio).astype(np.int64), self._ended_at / self._weight[:, np.newaxis]
         shared = self._mean_ratio(ended_at.sum(axis=0), steps, 1.0)
-        return np.array([self._mean_ratio(ended_at[c], steps[running_class == c], shared) for c in range(self.classes)])
+        return [self._mean_ratio(ended_at[c], steps[running_class == c], shared) for c in classes]
 
     def _mean_ratio(self, ended_at: FloatArray, running_steps: IntArray, guess: float) -> float:
         median = RATIO_STEPS * guess * float(self._prior_median[0] / self._prior_mean[0])

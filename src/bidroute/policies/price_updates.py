@@ -15,7 +15,8 @@ from bidroute.pricing.prices import Sample, ShadowPrices
 
 PERIODS_PER_STEP = 2.0
 QUEUE_DRAWS = 12  # queued requests sampled per step
-STEPS_AFTER_PAUSE = 256  # at most so many steps make up for a pause; enough for prices to fall back to 0
+# At most so many steps make up for a pause. With 32, prices that a burst had raised stayed up for minutes.
+STEPS_AFTER_PAUSE = 256
 SCALE_SMOOTHING = 0.05
 
 
