@@ -1,7 +1,15 @@
 import numpy as np
 import pytest
 
-from bidroute.policies.patience import BLIND_SHARE, CROWDED, RESOLVED, SojournTracker, trusted_patience
+from bidroute.policies.patience import (
+    BLIND_PATIENCE,
+    BLIND_SHARE,
+    CROWDED,
+    RESOLVED,
+    TOLD_PATIENCE,
+    SojournTracker,
+    trusted_patience,
+)
 
 
 def test_littles_law() -> None:
@@ -54,7 +62,9 @@ def test_it_finds_the_sojourn_of_a_steady_queue() -> None:
         (1.4, 1.0, 1.0, 1.4),
         (1.4, RESOLVED, CROWDED, 1.4),
         (1.4, 0.0, CROWDED, 1.0 + 0.4 * BLIND_SHARE),
-        (2.0, RESOLVED / 2, CROWDED, 1.0 + (1.0 + BLIND_SHARE) / 2),
+        (1.4, RESOLVED / 2, CROWDED, 1.0 + 0.4 * (1.0 + BLIND_SHARE) / 2),
+        (2.5, RESOLVED, CROWDED, 2.5),
+        (2.5, 1.0, CROWDED / 2, 1.75),
         (1.4, 1.0, CROWDED / 2, 1.2),
         (1.4, 1.0, 0.0, 1.0),
         (0.8, 0.0, 0.0, 0.8),
@@ -65,3 +75,13 @@ def test_patience_is_trusted_as_far_as_lengths_can_be_told_apart_and_requests_wa
     patience: float, resolution: float, waiting_share: float, trusted: float
 ) -> None:
     assert trusted_patience(patience, resolution, waiting_share) == pytest.approx(trusted)
+
+
+def test_much_patience_is_for_lengths_that_are_certain() -> None:
+    resolutions = np.linspace(0.0, 1.0, 11)
+    trusted = [trusted_patience(10.0, float(resolution), CROWDED) for resolution in resolutions]
+    assert trusted[0] == pytest.approx(1.0 + BLIND_SHARE * (BLIND_PATIENCE - 1.0))
+    assert trusted[3] == pytest.approx(TOLD_PATIENCE)  # at RESOLVED
+    assert trusted[7] < 3.5  # predictions off by a factor of about two
+    assert trusted[-1] == pytest.approx(10.0)
+    assert np.all(np.diff(trusted) > 0.0)

@@ -27,7 +27,9 @@ def test_a_small_version_of_the_tables_is_made_and_finished_runs_are_not_run_aga
         "1",
     ]
     assert make(words) == 0
-    assert "[15/15] unlike, bid_price, balanced, seed 0" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "[15/15] " in printed
+    assert "] unlike, bid_price, balanced, seed 0" in printed
     text = page.read_text(encoding="utf-8")
     assert "| E2E mean | +45.75 |" in text
     assert "### slots bind, two replicas of half the slots and speed (40 requests, load 1.4" in text

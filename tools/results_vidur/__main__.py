@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 
 from bidroute.errors import BidrouteError
+from bidroute.experiments.workers import cores
 from tools.results_vidur.experiments import EXPERIMENTS, REQUESTS, SEEDS, cases
 from tools.results_vidur.page import write_tables
 from tools.results_vidur.running import finished, run_all
@@ -25,12 +25,12 @@ def make(words: list[str] | None = None) -> int:
     parser.add_argument("--made", action="store_true", help="run nothing: tables of the runs that are finished")
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many seeds, from 0 on")
+    parser.add_argument("--jobs", type=int, default=cores(), help="processes; all cores if not given")
     options = parser.parse_args(words)
     names = tuple(options.only.split(",")) if options.only else tuple(one.name for one in EXPERIMENTS)
-    logging.disable(logging.INFO)  # Vidur says much at every run
     try:
         wanted = list(cases(options.requests, tuple(range(options.seeds)), names))
-        rows = (finished if options.made else run_all)(wanted, options.journal)
+        rows = finished(wanted, options.journal) if options.made else run_all(wanted, options.journal, options.jobs)
         write_tables(rows, options.page)
     except BidrouteError as problem:
         print(f"error: {problem}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +13,7 @@ from typing import Any
 import bidroute
 from bidroute.core.figures import Slo
 from bidroute.experiments.finished_runs import code_fingerprint, read_journal
+from bidroute.experiments.workers import local_crew
 from tools.results_vidur.experiments import BLOCK_TOKENS, DECODE, PREFILL, REPLICAS, Case
 from tools.results_vidur.workloads import workload_of
 
@@ -19,21 +21,19 @@ Row = dict[str, Any]
 SLO = Slo(ttft_s=2.0, e2e_s=15.0, tpot_s=0.1)
 
 
-def run_all(cases: Sequence[Case], journal: Path) -> dict[Case, Row]:
-    """The figures of every case; what the journal has from the same code is not run again."""
+def run_all(cases: Sequence[Case], journal: Path, jobs: int = 1) -> dict[Case, Row]:
+    """The figures of every case, by `jobs` processes; what the journal has from the same code is not run again."""
     journal.parent.mkdir(parents=True, exist_ok=True)
     known = read_journal(journal)
-    rows = {}
-    for number, case in enumerate(cases, start=1):
-        digest = digest_of(case)
-        if digest not in known:
-            known[digest] = run_case(case)
-            with journal.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps({"run": digest, "row": known[digest]}) + "\n")
+    missing = [case for case in cases if digest_of(case) not in known]
+    with local_crew(min(jobs, len(missing))) as crew, journal.open("a", encoding="utf-8") as stream:
+        for number, (place, row) in enumerate(crew.each(run_case, missing), start=1):
+            case = missing[place]
+            stream.write(json.dumps({"run": digest_of(case), "row": row}) + "\n")
+            stream.flush()
             what = f"{case.experiment.name}, {case.policy}, {case.objective}, seed {case.seed}"
-            print(f"[{number}/{len(cases)}] {what}", flush=True)
-        rows[case] = known[digest]
-    return rows
+            print(f"[{number}/{len(missing)}] {what}", flush=True)
+    return finished(cases, journal)
 
 
 def finished(cases: Sequence[Case], journal: Path) -> dict[Case, Row]:
@@ -47,6 +47,7 @@ def run_case(case: Case) -> Row:
     """One run to its end."""
     from bidroute.integrations.vidur.run import run  # needs vidur, which the tables alone do not
 
+    logging.disable(logging.INFO)  # Vidur says much at every run
     with TemporaryDirectory() as folder:
         result = run(configuration(case, folder), workload_of(case.experiment, case.requests, case.seed))
     figures: Row = result.summary(SLO)

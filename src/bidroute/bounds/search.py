@@ -16,7 +16,7 @@ from bidroute.core.queue import FloatArray
 DEFAULT_STEPS = 150
 KNOTS = 120
 ROUGH_BLOCKS, FINE_BLOCKS = 48, 80  # at most so many blocks has a request
-ROUGH_CELLS, FINE_CELLS = (600, 4000), (2000, 20_000)
+ROUGH_CELLS, FINE_CELLS = (600, 4000), (2000, 30_000)
 STEP = 0.03
 Evaluate = Callable[[FloatArray], tuple[float, FloatArray]]
 
@@ -40,7 +40,7 @@ def rough_lattice(problem: Problem, knots_s: FloatArray) -> tuple[Lattice, int]:
 
 def fine_lattice(problem: Problem, knots_s: FloatArray) -> tuple[Lattice, int]:
     """The lattice on which bounds are proved, and its tokens per block."""
-    lattice = lattice_of(problem, float(knots_s[-1]), FINE_CELLS, 0.8)
+    lattice = lattice_of(problem, float(knots_s[-1]), FINE_CELLS, 0.4)
     return lattice, block_of(problem, lattice, FINE_BLOCKS)
 
 

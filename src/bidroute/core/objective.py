@@ -156,8 +156,8 @@ def _weights_of(objective: Objective) -> FloatArray:
 # cannot, the order errs more the longer it is trusted, and the policy has less patience by itself.
 PRESETS: dict[str, Objective] = {
     "balanced": Objective(),
-    "ttft": Objective(ttft=0.3, tail=15.0, patience=1.6),
-    "latency": Objective(latency=0.5, tail=15.0, patience=1.6),
+    "ttft": Objective(ttft=0.3, tail=15.0, patience=2.5),
+    "latency": Objective(latency=0.5, tail=15.0, patience=10.0),
     "throughput": Objective(tail=60.0, patience=1.0),
     "tail": Objective(tail=60.0, patience=1.1),
     "goodput": Objective(throughput=0.2, goodput=2.0, tail=5.0, patience=2.5),

@@ -5,8 +5,9 @@ is the mean time they spend in it; a multiple of that fits every workload. It st
 requests too much lowers the number inside, hence the threshold, and the long ones become overdue sooner.
 
 Patience buys a shorter mean by letting the large requests wait. Where nobody can tell which ones will be long, and only
-the prompts differ, it buys less, and in long queues nothing; and where hardly anybody waits there is nothing to
-reorder, so that only the tail grows. In both cases less of it is had.
+the prompts differ, it buys less, and in long queues nothing; where predictions err, much patience keeps those waiting
+longest whose length was overrated; and where hardly anybody waits there is nothing to reorder, so that only the tail
+grows. In all three cases less of it is had.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from __future__ import annotations
 import math
 
 MEMORY_ARRIVALS = 300.0
-RESOLVED = 0.3  # `LengthModel.resolution` from which on all of the patience pays; predictions off by e reach this
-BLIND_SHARE = 0.4  # of the patience beyond 1, where lengths are not told apart at all
+RESOLVED = 0.3  # `LengthModel.resolution` from which on patience pays as if lengths were known; off by e reaches this
+BLIND_PATIENCE, BLIND_SHARE = 1.6, 0.4  # so much pays where lengths are not told apart: this share of what is beyond 1
+TOLD_PATIENCE = 2.5  # so much pays from `RESOLVED` on; more only as lengths become certain
 CROWDED = 0.4  # the share of their time that requests spend waiting from which on all of the patience pays
 
 
@@ -24,8 +26,12 @@ def trusted_patience(patience: float, resolution: float, waiting_share: float) -
 
     `waiting_share`: of the time that requests spend in the system, what they wait.
     """
-    share = BLIND_SHARE + (1.0 - BLIND_SHARE) * min(resolution / RESOLVED, 1.0)
-    return min(patience, 1.0) + max(patience - 1.0, 0.0) * share * min(waiting_share / CROWDED, 1.0)
+    least, excess = min(patience, 1.0), max(patience - 1.0, 0.0)
+    blind = BLIND_SHARE * min(excess, BLIND_PATIENCE - 1.0)
+    told = min(excess, TOLD_PATIENCE - 1.0)
+    certainty = max((resolution - RESOLVED) / (1.0 - RESOLVED), 0.0) ** 4
+    trusted = blind + (told - blind) * min(resolution / RESOLVED, 1.0) + (excess - told) * certainty
+    return least + trusted * min(waiting_share / CROWDED, 1.0)
 
 
 class SojournTracker:
