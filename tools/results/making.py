@@ -18,6 +18,7 @@ from typing import Any
 from bidroute.cli import main
 from bidroute.experiments.benchmarks import machine
 from bidroute.experiments.finished_runs import code_fingerprint
+from tools.results.pictures import take
 from tools.results.sections import AZURE_CONV, FLEETS, Command, Section
 
 MANIFEST = "manifest.json"
@@ -121,6 +122,8 @@ def _run(command: Command, plan: Plan) -> dict[str, Any]:
         raise KeyboardInterrupt
     if code != 0:
         raise FailedError(f"bidroute {shlex.join(words)} ended with {code}; its message is above")
+    if command.picture_px:
+        take(plan.folder / f"{command.name}.html", command.picture_px, plan.folder / f"{command.name}.png")
     lines = [line.rstrip() for line in printed.getvalue().splitlines() if not line.startswith(("chart:", "report:"))]
     _write(plan.folder / f"{command.name}.txt", "\n".join(lines).rstrip() + "\n")
     return {
@@ -147,8 +150,10 @@ def _block(command: Command, plan: Plan, made: dict[str, Any] | None) -> str:
         reason = "needs a trace that is not here" if command.needs_trace and plan.azure_conv is None else "not run yet"
         return f"{text}Not made: {reason}.\n"
     printed = (plan.folder / f"{command.name}.txt").read_text(encoding="utf-8")
+    picture = f"{command.name}.png"
+    shown_picture = f"\n![{command.name}]({picture})\n" if (plan.folder / picture).is_file() else ""
     links = f"[data]({command.name}.json)" + (f", [chart]({command.name}.html)" if command.charts else "")
-    return f"{text}```text\n{printed}```\n\nCommit {made['commit']}; {made['seconds']:g} s; {links}.\n"
+    return f"{text}```text\n{printed}```\n\nCommit {made['commit']}; {made['seconds']:g} s; {links}.\n{shown_picture}"
 
 
 def commit() -> str:

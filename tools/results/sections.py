@@ -22,11 +22,13 @@ FLEETS = {"fast-slow.yaml": _FAST_SLOW, "three-paces.yaml": _THREE_PACES}
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command of bidroute, as typed after its name. `name` is that of its files; `charts`: it has --html."""
+    """One command of bidroute, as typed after its name. `name` is that of its files; `charts`: it has --html, and the
+    upper `picture_px` of that page are shown as a picture."""
 
     name: str
     typed: str
     charts: bool = False
+    picture_px: int = 0
 
     @property
     def needs_trace(self) -> bool:
@@ -61,6 +63,8 @@ _MIXED = f'robustness --cases "no lengths,noise 0.6,mix" --requests 600 --seeds 
 _MIXED_CODE = f"compare --trace builtin:azure-code-like --requests 600 --seeds 3 --policies {_AGGREGATED},bid_price"
 _BUILTIN = f"--requests 1500 --seeds 3 --policies {_MAIN}"
 
+_FRONT_PX, _LADDER_PX = 840, 1250
+
 SECTIONS: tuple[Section, ...] = (
     Section("The defaults", (Command("defaults", "compare", charts=True),)),
     Section(
@@ -74,6 +78,7 @@ SECTIONS: tuple[Section, ...] = (
                 f"frontier-azure-{name}",
                 f"sweep {_AZURE} --seeds 1 --points 48 --slo ttft=5,e2e=15,tpot=1 {how}",
                 charts=True,
+                picture_px=_FRONT_PX,
             )
             for name, how in _SCENARIOS
         ),
@@ -81,21 +86,24 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         "The frontier on built-in workloads",
         (
-            Command("frontier-conv", "sweep --requests 1500 --seeds 2 --points 32", charts=True),
+            Command("frontier-conv", "sweep --requests 1500 --seeds 2 --points 32", charts=True, picture_px=_FRONT_PX),
             Command(
                 "frontier-code",
                 "sweep --trace builtin:azure-code-like --requests 1500 --seeds 2 --points 32",
                 charts=True,
+                picture_px=_FRONT_PX,
             ),
             Command(
                 "frontier-long-context",
                 "sweep --trace builtin:long-context-like --requests 1000 --seeds 2 --points 24",
                 charts=True,
+                picture_px=_FRONT_PX,
             ),
             Command(
                 "frontier-reasoning",
                 "sweep --trace builtin:reasoning-like --requests 500 --seeds 1 --points 24",
                 charts=True,
+                picture_px=_FRONT_PX,
             ),
         ),
     ),
@@ -107,6 +115,7 @@ SECTIONS: tuple[Section, ...] = (
                 "ladder",
                 "ladder --trace builtin:azure-conv-like --trace builtin:azure-code-like --seeds 2",
                 charts=True,
+                picture_px=_LADDER_PX,
             ),
         ),
     ),
