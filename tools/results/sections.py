@@ -110,14 +110,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("A recommendation", (Command("recommend", "recommend --goal 'ttft_p99<4, min e2e_mean' --requests 1500"),)),
     Section(
         "What each idea is worth",
-        (
-            Command(
-                "ladder",
-                "ladder --trace builtin:azure-conv-like --trace builtin:azure-code-like --seeds 2",
-                charts=True,
-                picture_px=_LADDER_PX,
-            ),
-        ),
+        (Command("ladder", "ladder --seeds 3", charts=True, picture_px=_LADDER_PX),),
     ),
     Section("Robustness", (Command("robustness", "robustness --seeds 2"),)),
     Section(
