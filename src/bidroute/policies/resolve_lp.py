@@ -76,27 +76,25 @@ class ResolvingUpdates(PriceUpdates):
         self._follow_scale(state, sample)
         if not self.price_scale:
             return False
-        shadow, active = self.prices, state.fleet.active
-        rows = shadow.slot_price, shadow.kv_price, shadow.token_price
-        prices = exact_prices(
+        prices, active = self.prices, state.fleet.active
+        price = exact_prices(
             self._devices(state.fleet),
-            shadow.grid,
-            shadow.columns(state.lengths),
+            prices.grid,
+            prices.columns(state.lengths),
             sample,
             moment.threshold_s,
             self.price_scale,
-            np.stack([row[active] for row in rows]),
+            np.stack([row[active] for row in (prices.slot_price, prices.kv_price, prices.token_price)]),
         )
-        if prices is None:
+        if price is None:
             return False
-        for row, price in zip(rows, prices, strict=True):
-            row[active] = price
+        prices.slot_price[active], prices.kv_price[active], prices.token_price[active] = price
         return True
 
     def _devices(self, fleet: Fleet) -> Devices:
         """Those that take requests, with the capacity that they have left."""
-        shadow, active = self.prices, fleet.active
-        left = shadow.slots_left, shadow.kv_left, shadow.tokens_left
+        prices, active = self.prices, fleet.active
+        left = prices.slots_left, prices.kv_left, prices.tokens_left
         capacity = np.stack([fleet.batch_slots, fleet.kv_tokens, fleet.token_budget])[:, active]
         return Devices(
             np.stack([row[active] for row in left]),
