@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from bidroute.policies import PolicySettings, build_policy
 from bidroute.policies import resolve_lp as module
 from bidroute.policies.arrivals import ArrivalHistory
 from bidroute.policies.resolve_lp import ResolveLp, ResolvingUpdates
+from bidroute.pricing.mixed_kernels import chunk_tokens
 from bidroute.pricing.prices import ShadowPrices
 from bidroute.simulator import RunResult
 from tests.invariants.runs import random_jobs, run, same
+from tests.invariants.test_mixed import run as run_mixed
 from tests.policies.states import state
 
 OBJECTIVE = Objective(throughput=1.0, tail=0.0)
@@ -42,6 +45,59 @@ def test_it_solves_every_so_many_periods_and_steps_in_between(monkeypatch: pytes
         updates.run(4.0 + 0.5 * period, waiting, OBJECTIVE, 10.0)
     assert len(solutions) == 5
     assert len(steps) == 16
+
+
+def test_a_solution_prices_what_is_left_of_the_token_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of devices that take requests, in chunks of what their leases leave of it; without a budget there is no price."""
+    history, prices = ArrivalHistory(), ShadowPrices()
+    for k in range(20):
+        history.add(0.2 * k, 40, 0)
+    budgets = [8, 0, 5, 16, 8]
+    devices = [Device(f"d{g}", 8, 1000, period_s=0.5, token_budget=budget) for g, budget in enumerate(budgets)]
+    decoding = [(0, 30, 4, 0, 0)] * 3 + [(2, 30, 4, 0, 0)] * 7
+    loaded = state(devices, [(40, 0, 0)] * 30, decoding, prefilling=[(3, 40, 16, 0, 0)])
+    fleet = loaded.fleet
+    fleet.drain(4)
+    calls = []
+    exact = module.exact_prices
+
+    def watched(*args: Any) -> Any:
+        calls.append((args[0], exact(*args)))
+        return calls[-1][1]
+
+    monkeypatch.setattr(module, "exact_prices", watched)
+    ResolvingUpdates(prices, history, 0, 10.0).run(4.0, loaded, OBJECTIVE, 10.0)
+    ((given, found),) = calls
+    assert given.capacity.tolist() == [[8] * 4, [1000] * 4, budgets[:4]]
+    assert given.chunk_tokens.tolist() == [chunk_tokens(budgets[g], int(fleet.open_leases[g])) for g in range(4)]
+    assert np.array_equal(given.left[2], prices.tokens_left[:4])
+    assert np.array_equal(prices.token_price[:4], found[2])
+    assert (prices.token_price.max(axis=1) > 0.0).tolist() == [True, False, True, True, False]
+
+
+def mixed(lengths: str = "oracle", objective: Objective | None = None, shift_s: float = 0.0) -> RunResult:
+    """On devices that prefill, too, prompts in several chunks of their budget."""
+    jobs = [(arrival_s + shift_s, prompt, output) for arrival_s, prompt, output in CONGESTED]
+    policy = ResolveLp(objective or Objective(), 7, risk_z=0.0, every_periods=10.0)
+    return run_mixed(jobs, devices=2, lengths=lengths, policy=policy)
+
+
+@pytest.mark.parametrize("lengths", ["oracle", "none"])
+def test_invariants_1_9_and_10_mixed_everybody_is_served_and_the_same_seed_gives_the_same_run(lengths: str) -> None:
+    results = [mixed(lengths) for _ in range(2)]
+    assert same(*results)
+    assert results[0].held == results[1].held
+    assert results[0].finished == len(CONGESTED)
+    assert lengths == "none" or results[0].preemptions.sum() == 0
+
+
+def test_invariants_4_and_5_mixed_neither_the_scale_of_rewards_nor_the_hour_matters() -> None:
+    plain = mixed()
+    assert same(plain, mixed(objective=Objective().scaled(2.0**20)))
+    later = mixed(shift_s=3600.0)
+    assert np.array_equal(plain.device, later.device)
+    waits_s = [result.start_s - result.arrival_s for result in (plain, later)]
+    assert waits_s[0] == pytest.approx(waits_s[1], abs=1e-9)  # iterations with prompts in them end at uneven times
 
 
 def test_without_an_optimum_it_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from bidroute.pricing.price_kernels import (
     exact_column,
     expected_use_of_devices,
+    mixed_columns,
     projected_step,
 )
 from tests.pricing.random_case import HORIZON_TOKENS, Case, demand
@@ -93,6 +94,41 @@ def test_at_high_prices_nobody_buys() -> None:
     case = Case(4)
     case.slot_price[:] = 1e9
     assert demand(case, 10.0, np.arange(case.devices))[0] == 0
+
+
+# --- mixed_columns --------------------------------------------------------------------------------------------------
+
+
+@given(SEEDS)
+def test_columns_of_many_starts_are_those_of_each_and_the_others_are_left_alone(seed: int) -> None:
+    case = Case(seed)
+    case.mix()
+    at = np.ndindex(len(case.prompt_tokens), case.devices, len(case.starts))
+    request, device, start = np.array(list(at)).T
+    use, delay = np.full((len(request), 3, case.grid.buckets), 9.0), np.full(len(request), -1)
+    mixed_columns(
+        request,
+        device,
+        start,
+        case.token_budget,
+        np.maximum(case.token_budget - case.open_leases, 1),
+        case.prompt_tokens,
+        case.length_class,
+        case.exact_tokens,
+        case.columns.slots,
+        case.columns.growth,
+        case.starts,
+        case.edges,
+        use,
+        delay,
+    )
+    for k, (i, g, u) in enumerate(zip(request, device, start, strict=True)):
+        if case.token_budget[g] > 0:
+            np.testing.assert_allclose(use[k], case.mixed(i, case.starts[u], g), rtol=1e-9, atol=1e-9)
+            assert delay[k] == case.delay(i, g)
+        else:
+            assert np.all(use[k] == 9.0)
+            assert delay[k] == -1
 
 
 # --- expected_use_of_devices ----------------------------------------------------------------------------------------

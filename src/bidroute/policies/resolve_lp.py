@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from bidroute.core.fleet import Fleet
 from bidroute.core.objective import Objective, parse_objective
 from bidroute.core.state import RoutingState
 from bidroute.errors import ConfigError
@@ -75,21 +76,32 @@ class ResolvingUpdates(PriceUpdates):
         self._follow_scale(state, sample)
         if not self.price_scale:
             return False
-        prices, fleet, active = self.prices, state.fleet, state.fleet.active
-        capacities = fleet.batch_slots[active], fleet.kv_tokens[active], fleet.period_s[active]
+        prices, active = self.prices, state.fleet.active
         price = exact_prices(
-            Devices(prices.slots_left[active], prices.kv_left[active], *capacities),
+            self._devices(state.fleet),
             prices.grid,
             prices.columns(state.lengths),
             sample,
             moment.threshold_s,
             self.price_scale,
-            np.stack([prices.slot_price[active], prices.kv_price[active]]),
+            np.stack([row[active] for row in (prices.slot_price, prices.kv_price, prices.token_price)]),
         )
         if price is None:
             return False
-        prices.slot_price[active], prices.kv_price[active] = price
+        prices.slot_price[active], prices.kv_price[active], prices.token_price[active] = price
         return True
+
+    def _devices(self, fleet: Fleet) -> Devices:
+        """Those that take requests, with the capacity that they have left."""
+        prices, active = self.prices, fleet.active
+        left = prices.slots_left, prices.kv_left, prices.tokens_left
+        capacity = np.stack([fleet.batch_slots, fleet.kv_tokens, fleet.token_budget])[:, active]
+        return Devices(
+            np.stack([row[active] for row in left]),
+            capacity,
+            np.maximum(capacity[2] - fleet.open_leases[active], 1),  # as `mixed_kernels.chunk_tokens` has it
+            fleet.period_s[active],
+        )
 
 
 @register("resolve_lp", variant=True)

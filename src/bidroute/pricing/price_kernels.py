@@ -121,6 +121,43 @@ def mixed_column(
 
 
 @kernel
+def mixed_columns(
+    request: IntArray,
+    device: IntArray,
+    start: IntArray,
+    token_budget: IntArray,
+    chunk: IntArray,
+    prompt_tokens: IntArray,
+    length_class: IntArray,
+    exact_tokens: IntArray,
+    class_slots: FloatArray,
+    class_growth: FloatArray,
+    starts_periods: IntArray,
+    edges_periods: IntArray,
+    use: FloatArray,
+    delay: IntArray,
+) -> None:
+    """The columns of many starts, one for each entry of `request`, `device` and `start`, all [k].
+
+    Overwrites `use` [k, 3, b] and `delay` [k] of those whose device has a token budget, and leaves the others alone;
+    `chunk` [G] is what a device processes of a prompt per period.
+    """
+    for k in range(len(request)):
+        i, g, u = request[k], device[k], start[k]
+        if token_budget[g] > 0:
+            delay[k] = mixed_column(
+                prompt_tokens[i],
+                exact_tokens[i],
+                class_slots[length_class[i], u],
+                class_growth[length_class[i], u],
+                chunk[g],
+                starts_periods[u],
+                edges_periods,
+                use[k],
+            )
+
+
+@kernel
 def _price_of(column: FloatArray, price: FloatArray, capacity: int) -> float:
     """What a column [b] of one resource costs at these prices [b] of all of its capacity."""
     cost = 0.0
