@@ -40,7 +40,7 @@ class Objective:
     throughput: float = 1.0
     latency: float = 0.0
     ttft: float = 0.0
-    tail: float = 30.0
+    tail: float = 45.0
     goodput: float = 0.0
     sigma: float = 0.0
     alpha: float = 0.0

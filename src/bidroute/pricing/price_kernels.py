@@ -17,6 +17,9 @@ from bidroute.core.queue import FloatArray, IntArray
 from bidroute.pricing.mixed_kernels import add_prefill, chunk_tokens, prefill_delay, without_first
 
 
+TIE = 1e-9  # of the reward: values no further apart are equal
+
+
 @kernel
 def expected_use_of_devices(
     leases: IntArray,
@@ -205,7 +208,9 @@ def demand_at_prices(
     Starts are the lower edges of buckets, in order, so a column that starts at u is empty before bucket u. Sample i
     stands for `weight[i]` requests. Its reward at a start falls with the completion time as
     decay/(decay + delay + service). The demands, [G, b], are fractions of capacity averaged over the
-    bucket and are overwritten. Returns how many samples found a start of positive net value.
+    bucket and are overwritten. Of starts whose values differ by rounding alone the first counts: at exact prices many
+    are worth the same, and which one is taken must not hang on the unit of rewards. Returns how many samples found a
+    start of positive net value.
     """
     buckets = len(edges_periods) - 1
     starts = len(starts_periods)
@@ -217,7 +222,7 @@ def demand_at_prices(
     exact_growth = np.zeros(buckets)
     mixed = np.zeros((3, buckets))
     for i in range(len(prompt_tokens)):
-        best_value = 0.0
+        best_value, least_more = 0.0, TIE * reward[i]
         best_device = -1
         best_start = 0
         for u in range(starts):
@@ -256,7 +261,7 @@ def demand_at_prices(
                         cost += slots[b] * slot_price[g, b] / batch_slots[g]
                         cost += (prompt_tokens[i] * slots[b] + growth[b]) * kv_price[g, b] / kv_tokens[g]
                 value = reward[i] * decay_s / (decay_s + completion_s) - cost
-                if value > best_value:
+                if value > best_value + least_more:
                     best_value = value
                     best_device = g
                     best_start = u
