@@ -16,7 +16,6 @@ from bidroute.core.ledger_kernels import rest_of_prompt
 from bidroute.core.queue import FloatArray, IntArray
 from bidroute.pricing.mixed_kernels import add_prefill, chunk_tokens, prefill_delay, without_first
 
-
 TIE = 1e-9  # of the reward: values no further apart are equal
 
 
