@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -340,3 +341,40 @@ def test_resolution_is_the_share_of_variance_between_classes() -> None:
     assert resolved(short.astype(np.int64), long.astype(np.int64)) == pytest.approx(expected, abs=0.03)
     mixed = random.permutation(np.concatenate([short, long])).astype(np.int64)
     assert resolved(mixed[:3000], mixed[3000:]) == pytest.approx(0.0, abs=0.01)
+
+
+def test_what_ends_while_another_thread_learns_is_news_for_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ended_meanwhile = taught(np.full(40, 10)), 50
+    for _ in range(10):
+        model.observe(0, 10)
+    estimate = LengthModel._mean_ratio
+
+    def estimate_while_some_end(self: LengthModel, *arguments: object) -> float:
+        for _ in range(ended_meanwhile):
+            self.observe(0, 1000)
+        return estimate(self, *arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LengthModel, "_mean_ratio", estimate_while_some_end)
+        model.learn(NOBODY, NOBODY)
+    assert int(model.finished[0]) == 50 + 2 * ended_meanwhile  # of all classes together, and of this one
+    model.observe(0, 1000)
+    model.learn(NOBODY, NOBODY)
+    everything = taught(np.concatenate([np.full(50, 10), np.full(101, 1000)]))
+    everything.learn(NOBODY, NOBODY)
+    assert model.mean_tokens(0) == pytest.approx(everything.mean_tokens(0), rel=0.1)
+
+
+def test_many_threads_lose_no_observation() -> None:
+    model = LengthModel(2, 100)
+
+    def observe_many() -> None:
+        for _ in range(500):
+            model.observe(0, 7)
+
+    threads = [Thread(target=observe_many) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        model.learn(NOBODY, NOBODY)
+    assert model.finished.tolist() == [2000, 0]

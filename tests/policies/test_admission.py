@@ -9,6 +9,7 @@ from bidroute.core.devices import Device
 from bidroute.core.lengths import LengthModel
 from bidroute.core.requests import Request
 from bidroute.errors import ConfigError
+from bidroute.policies import admission_kernels
 from bidroute.policies.admission import Admission, ResidualTables, distance_grid
 from bidroute.policies.admission_kernels import (
     BEHIND,
@@ -290,3 +291,27 @@ def test_residuals_are_survival_ratios_and_follow_the_model() -> None:
 def test_wrong_settings_are_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Admission(**options)
+
+
+def test_what_is_learned_while_tables_are_filled_is_in_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update in another thread learns while a decision refreshes: nothing may count as seen that was not."""
+    model, tables = LengthModel(1, 200), ResidualTables()
+    first = tables.refresh(model)
+    before, fill = first.residual.copy(), admission_kernels.fill_residuals
+
+    def fill_while_another_learns(*arrays: object) -> None:
+        fill(*arrays)
+        teach(model, 150)
+
+    teach(model, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(admission_kernels, "fill_residuals", fill_while_another_learns)
+        tables.refresh(model)
+    assert np.array_equal(tables.refresh(model).residual, ResidualTables().refresh(model).residual)
+    assert np.array_equal(first.residual, before)  # who reads the old ones goes on reading what they were
+
+
+def teach(model: LengthModel, tokens: int) -> None:
+    for _ in range(30):
+        model.observe(0, tokens)
+    model.learn(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))

@@ -59,7 +59,7 @@ def test_one_call_decides_as_its_parts_do(seed: int) -> None:
     rows = release(*fields, LIMITS, choice, chosen, held[0])
     expected = queue.ids[rows].tolist(), chosen[rows].tolist(), queue.skips.tolist(), prices.slot_price.copy()
 
-    prices.restore(before)
+    prices.slot_price[:], prices.kv_price[:] = before.slot_price, before.kv_price
     queue.skips[:] = skips
     taken = np.empty((2, 20), dtype=np.int64)
     count = decide(

@@ -1,8 +1,10 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bidroute.core.lengths import LengthModel
+from bidroute.pricing import columns
 from bidroute.pricing.columns import class_columns
 from bidroute.pricing.grid import TimeGrid
 from tests.pricing.random_case import Case
@@ -64,3 +66,20 @@ def test_columns_brought_up_to_date_are_those_made_anew() -> None:
         np.testing.assert_array_equal(getattr(updated, name), getattr(anew, name))
     for c in range(3):
         assert (model.changed_at[c] > 0) == (not np.array_equal(before.slots[c], updated.slots[c]))
+
+
+def test_what_is_learned_while_columns_are_tabulated_is_in_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, grid, starts = LengthModel(1, 50), TimeGrid.uniform(20, 4), np.array([0, 5])
+    before, sums = class_columns(model, grid, starts), columns.running_sums
+
+    def sums_while_another_learns(*arrays: object) -> None:
+        sums(*arrays)
+        for _ in range(30):
+            model.observe(0, 40)
+        model.learn(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(columns, "running_sums", sums_while_another_learns)
+        during = class_columns(model, grid, starts, before)
+    after = class_columns(model, grid, starts, during)
+    np.testing.assert_array_equal(after.slots, class_columns(model, grid, starts).slots)

@@ -116,15 +116,13 @@ def test_two_threads_that_meet_a_new_device_give_it_one_row() -> None:
     assert len(prices.slot_price) == len(prices._kv_square) == 199
 
 
-def test_a_snapshot_is_of_its_moment_and_can_be_put_back() -> None:
+def test_a_snapshot_is_of_its_moment() -> None:
     prices = ShadowPrices(GRID)
     prices.fit_fleet(2)
     prices.slot_price[:], prices.kv_price[:] = 4.0, 8.0
     before = prices.snapshot()
     prices.slot_price[1], prices.kv_price[1] = 1.0, 2.0
-    assert before.slot_price[1, 0] == 4.0
-    prices.restore(before)
-    assert (prices.slot_price.min(), prices.kv_price.min()) == (4.0, 8.0)
+    assert (before.slot_price.min(), before.kv_price.min()) == (4.0, 8.0)
 
 
 def test_columns_follow_the_length_model() -> None:

@@ -81,7 +81,8 @@ def page(sections: Sequence[Section], plan: Plan, manifest: dict[str, Any]) -> s
     parts = [
         "# Results, as printed\n",
         "Made by `make results`. Every block is the output of the command above it; runs use seeds 0 to N-1, where N "
-        "is its `--seeds` (where not said 3 for `compare`, 2 for `sweep` and `recommend`, 1 for `bound`).\n",
+        "is its `--seeds` (where not said 3 for `compare`, 2 for `sweep` and `recommend`, 1 for `bound`). The data and "
+        "charts linked are made with it; the repository keeps only this page and its pictures.\n",
         f"Processor: {where['processor']}, {where['cores']} cores; Python {where['python']}, numpy {where['numpy']}, "
         f"numba {where['numba']}.\n",
     ]

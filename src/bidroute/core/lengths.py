@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from threading import Lock
 
 import numpy as np
 
@@ -67,6 +68,7 @@ class LengthModel:
         self._learned = np.zeros(classes, dtype=np.int64)
         self._unlearned = np.zeros(classes, dtype=np.int64)
         self._due = False
+        self._counting = Lock()  # hosts observe on one thread and may learn on another
         self._ended_at = np.zeros((classes, RATIO_STEPS * MOST_RATIO + 1))  # by tokens over prior mean, in steps
         self._scale = np.ones(classes)  # of the prior, as of each class's last estimate
         nobody = np.zeros(0, dtype=np.int64)
@@ -97,16 +99,17 @@ class LengthModel:
     def observe(self, length_class: int, output_tokens: int) -> None:
         """A request of this class finished with `output_tokens` (1 or more)."""
         length = min(max(output_tokens, 1), self.horizon_tokens)
-        self._weight[length_class] *= math.exp(1.0 / MEMORY_REQUESTS)
-        weight = float(self._weight[length_class])
-        self._ended[length_class, length] += weight
         step = round(RATIO_STEPS * length / float(self._prior_mean[length_class]))
-        self._ended_at[length_class, min(max(step, 1), RATIO_STEPS * MOST_RATIO)] += weight
-        if weight > LARGEST_WEIGHT:
-            for column in (self._ended, self._ended_at, self._weight):
-                column[length_class] /= weight
-        self._unlearned[length_class] += 1
-        self._due = self._due or self._has_news(length_class)
+        with self._counting:
+            self._weight[length_class] *= math.exp(1.0 / MEMORY_REQUESTS)
+            weight = float(self._weight[length_class])
+            self._ended[length_class, length] += weight
+            self._ended_at[length_class, min(max(step, 1), RATIO_STEPS * MOST_RATIO)] += weight
+            if weight > LARGEST_WEIGHT:
+                for column in (self._ended, self._ended_at, self._weight):
+                    column[length_class] /= weight
+            self._unlearned[length_class] += 1
+            self._due = self._due or self._has_news(length_class)
 
     def due(self) -> bool:
         """Whether enough has finished since the last `learn` for another to be worth its time."""
@@ -119,6 +122,7 @@ class LengthModel:
         finished requests have grown by an eighth, by 65 at most, or, while they are few, when its scale has
         moved with what other classes have shown.
         """
+        self._due = False  # first: what ends from here on may make it due again
         few = self.finished < FEW_REQUESTS
         looked_at = [c for c in range(self.classes) if few[c] or self._has_news(c)]
         for c, scale in zip(looked_at, self._scales(looked_at, running_class, running_tokens), strict=True):
@@ -127,11 +131,8 @@ class LengthModel:
             self._scale[c] = scale
             self.survival[c] = self._estimate(c, running_tokens[running_class == c])
             self._log_moments[c] = self._log_moments_of(c)
-            self._learned[c] += self._unlearned[c]
-            self._unlearned[c] = 0
+            self.changed_at[c] = self.version + 1  # before `version`, by which readers know that there is something new
             self.version += 1
-            self.changed_at[c] = self.version
-        self._due = False
 
     def _has_news(self, length_class: int) -> bool:
         return int(self._unlearned[length_class]) * 8 >= 8 + min(int(self._learned[length_class]), 512)
@@ -142,7 +143,9 @@ class LengthModel:
         The mean of the product-limit estimate of lengths over guesses: that over all classes is the guess of each.
         """
         ratio = np.minimum(running_tokens / self._prior_mean[running_class], MOST_RATIO)
-        steps, ended_at = (RATIO_STEPS * ratio).astype(np.int64), self._ended_at / self._weight[:, np.newaxis]
+        steps = (RATIO_STEPS * ratio).astype(np.int64)
+        with self._counting:
+            ended_at = self._ended_at / self._weight[:, np.newaxis]
         shared = self._mean_ratio(ended_at.sum(axis=0), steps, 1.0)
         return [self._mean_ratio(ended_at[c], steps[running_class == c], shared) for c in classes]
 
@@ -152,8 +155,12 @@ class LengthModel:
         return (float(survival.sum()) - 0.5) / RATIO_STEPS
 
     def _estimate(self, length_class: int, running_tokens: IntArray) -> FloatArray:
+        """The survival of a class, float64[horizon+1], from all that has ended by now, none of which is news any more."""
         median = float(self._prior_median[length_class] * self._scale[length_class])
-        ended = self._ended[length_class] / self._weight[length_class]
+        with self._counting:
+            ended = self._ended[length_class] / self._weight[length_class]
+            self._learned[length_class] += self._unlearned[length_class]
+            self._unlearned[length_class] = 0
         return product_limit(ended, running_tokens, median, self._shape, PRIOR_WEIGHT)
 
     def _log_moments_of(self, length_class: int) -> FloatArray:

@@ -70,19 +70,21 @@ class ResidualTables:
     def __init__(self, *, conservative: bool = False) -> None:
         self.conservative = conservative
         self._lengths: LengthModel | None = None
-        self._version = -1
-        self._tables: Tables | None = None
+        self._current: tuple[int, Tables] | None = None  # of which version; replaced whole, never written to
 
     def refresh(self, lengths: LengthModel) -> Tables:
-        """The tables for this model as it is now."""
-        if self._tables is None or self._lengths is not lengths:
-            self._tables, self._lengths, self._version = self._empty(lengths), lengths, -1
-        if self._version != lengths.version:
-            changed = (lengths.changed_at > self._version).nonzero()[0]
-            tables = self._tables
+        """The tables for this model as it is now. A decision and an update may call this from two threads at once: each
+        fills tables of its own, and what is learned meanwhile is told by a version read before."""
+        current = self._current
+        if current is None or self._lengths is not lengths:
+            self._lengths, current = lengths, (-1, self._empty(lengths))
+        version, (before, tables) = lengths.version, current
+        if before != version:
+            changed = (lengths.changed_at > before).nonzero()[0]
+            tables = tables._replace(residual=tables.residual.copy(), residual_tokens=tables.residual_tokens.copy())
             kernels.fill_residuals(lengths.survival, changed, tables.distance, tables.residual, tables.residual_tokens)
-            self._version = lengths.version
-        return self._tables
+            self._current = version, tables
+        return tables
 
     def _empty(self, lengths: LengthModel) -> Tables:
         distance = distance_grid(lengths.horizon_tokens)

@@ -37,6 +37,7 @@ from bidroute.policies.patience import SojournTracker, trusted_patience
 from bidroute.policies.price_updates import PriceUpdates
 from bidroute.policies.registry import PolicySettings, register
 from bidroute.policies.release_kernels import FOR_LATER, PRICED_OUT, REASONS, Limits
+from bidroute.pricing.cost_kernels import Prices
 from bidroute.pricing.prices import STEP, PriceSnapshot, ShadowPrices
 
 DEFAULT_RISK_Z = 1.75
@@ -113,13 +114,16 @@ class BidPrice(Policy):
         """Release what is worth its price, can start and stays safe, best reward per price first."""
         if not len(state.queue) or not devices:
             return Decision()
-        ids, positions = self._take(now_s, state, devices)
+        ids, positions = self._take(now_s, state, devices, self.shadow_prices.view(state))
         taken = zip(ids, positions, strict=True)
         assignments = [Assignment(i, devices[position]) for i, position in taken if position < len(devices)]
         return Decision(assignments, _held(self._held.tolist()))
 
-    def _take(self, now_s: float, state: RoutingState, devices: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Decide: ids of those that take a device, and its position; see `decision_kernels.decide`."""
+    def _take(
+        self, now_s: float, state: RoutingState, devices: Sequence[int], view: Prices
+    ) -> tuple[list[int], list[int]]:
+        """Decide at these prices, which it may lower: ids of those that take a device, and its position; see
+        `decision_kernels.decide`."""
         queue, lengths, admission, prices = state.queue, state.lengths, self._admission, self.shadow_prices
         if len(self._chosen) < len(queue):
             self._taken = np.empty((2, 2 * len(queue)), dtype=np.int64)
@@ -129,7 +133,7 @@ class BidPrice(Policy):
             self.objective.weights(),
             tuple(queue.columns()),
             tuple(state.fleet.columns()),
-            tuple(prices.view(state)),
+            tuple(view),
             (prices.columns(lengths).mean_tokens, *admission.residuals.refresh(lengths)),
             admission.rule,
             LIMITS,
@@ -151,10 +155,12 @@ class BidPrice(Policy):
         choice = self._choice(state, devices, bidding)
         bid = bidding.bids(now_s, state, choice.devices, choice.later_s)
         rank_by_best_device(bid.reward, bid.value, bid.ratio)
-        skips, prices = state.queue.skips.copy(), self.shadow_prices.snapshot()
-        taken = dict(zip(*self._take(now_s, state, devices), strict=True))
+        skips, view = state.queue.skips.copy(), self.shadow_prices.view(state)
+        view = view._replace(  # prices of this account alone: an update may step the others meanwhile
+            slot_price=view.slot_price.copy(), kv_price=view.kv_price.copy(), token_price=view.token_price.copy()
+        )
+        taken = dict(zip(*self._take(now_s, state, devices, view), strict=True))
         state.queue.skips[:] = skips
-        self.shadow_prices.restore(prices)
         self._admission.begin(state, choice.devices)
         return [self._explain_one(now_s, state, choice, bidding, bid, taken, request_id) for request_id in request_ids]
 

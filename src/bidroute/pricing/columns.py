@@ -46,6 +46,7 @@ def class_columns(
     `before` are the columns of an earlier version of the same model on the same grid: what has not changed since is
     taken from there.
     """
+    version = lengths.version  # read first: what another thread learns meanwhile is tabulated the next time
     changed = np.arange(lengths.classes) if before is None else (lengths.changed_at > before.version).nonzero()[0]
     tokens, growth = np.empty((2, len(changed), lengths.survival.shape[1] + 1))
     running_sums(lengths.survival[changed], tokens, growth)
@@ -62,7 +63,7 @@ def class_columns(
         tables = [_with_rows(old, changed, new) for old, new in zip(earlier, tables, strict=True)]
     slots, growth, mean_tokens, mean_growth = (np.ascontiguousarray(table) for table in tables)
     return ClassColumns(
-        version=lengths.version,
+        version=version,
         starts_periods=starts_periods,
         slots=slots,
         growth=growth,

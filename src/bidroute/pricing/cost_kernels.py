@@ -109,7 +109,7 @@ def _tabulate_tokens(
 
 @kernel
 def cost_of_length(edges_periods: IntArray, sums: FloatArray, prompt: int, exact_tokens: int) -> tuple[float, float]:
-    """Price by resource of a request of known length, from its device's row of `of_length`, [5, b+1]."""
+    """Price by resource of a request of known length, from its device's row of `of_length`, [7, b+1]."""
     b = min(int(np.searchsorted(edges_periods, exact_tokens, side="right")), len(edges_periods) - 1) - 1
     low, end = float(edges_periods[b]), float(exact_tokens)
     length_price = sums[KV_SUM, b] + sums[KV_PRICE, b] * (end - low)

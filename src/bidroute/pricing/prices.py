@@ -252,10 +252,3 @@ class ShadowPrices:
         """Prices as they stand: of all of a device's slots, of all its KV, and of its token budget, per period."""
         prices = self.slot_price.copy(), self.kv_price.copy(), self.token_price.copy()
         return PriceSnapshot(self.grid.edges_periods, *prices)
-
-    def restore(self, snapshot: PriceSnapshot) -> None:
-        """Put back the prices of a snapshot."""
-        devices = len(snapshot.slot_price)
-        self.slot_price[:devices], self.kv_price[:devices] = snapshot.slot_price, snapshot.kv_price
-        if snapshot.token_price is not None:
-            self.token_price[:devices] = snapshot.token_price

@@ -69,5 +69,5 @@ class Updates:
         if update.cancelled():
             return
         if update.exception() is not None:
-            log.error("price update failed: %r", update.exception())
+            log.error("price update failed", exc_info=update.exception())
         self._metrics.prices_updated(time.perf_counter() - began_s)

@@ -10,9 +10,10 @@ from bidroute.theory.packing import GrowingPacking, Packing
 
 def first_order(packing: Packing) -> BoolArray:
     """What is taken, bool[n], with one projected subgradient step per item:
-    p ← max(0, p + η (use − capacity left per item left)), η = scale/√n.
+    p ← max(0, p + η (use − capacity left per item left)), η = scale·√n/rows.
 
-    Rows are fractions of capacity and prices are in units of reward, as in the router.
+    Rows are fractions of capacity and prices are in units of reward, as in the router. `scale`, the reward per share of
+    capacity over all items, is the one number that is known in advance; the router tracks it.
     """
     return _run(packing, 0)
 
