@@ -155,7 +155,7 @@ class LengthModel:
         return (float(survival.sum()) - 0.5) / RATIO_STEPS
 
     def _estimate(self, length_class: int, running_tokens: IntArray) -> FloatArray:
-        """The survival of a class, float64[horizon+1], from all that has ended by now; none of that is news any more."""
+        """The survival of a class, float64[horizon+1], from all that has ended by now; that is news no more."""
         median = float(self._prior_median[length_class] * self._scale[length_class])
         with self._counting:
             ended = self._ended[length_class] / self._weight[length_class]
