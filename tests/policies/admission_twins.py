@@ -89,9 +89,10 @@ def grid_safe(batch: Batch, new: Member, view: View) -> bool:
     for b in range(len(view.distance)):
         if new.exact > 0 and new.left() <= view.distance[b]:
             return True
-        mean = variance = 0.0
+        mean = variance = most = 0.0
         for m in [*batch.members, new]:
             tokens = m.size + waste + view.growth[b]
+            most += blocks(m.size, batch.block) + batch.block - 1 + view.growth[b]
             if m.exact > 0:
                 alive = 1.0 if view.distance[b] < m.left() else 0.0
                 tokens = m.size + waste + min(view.growth[b], m.left() - 1)
@@ -100,7 +101,7 @@ def grid_safe(batch: Batch, new: Member, view: View) -> bool:
                 alive = view.residual[m.length_class, view.age_index[m.age], at]
             mean += alive * tokens
             variance += alive * (1 - alive) * tokens**2
-        if mean + math.sqrt(view.risk * variance) > batch.capacity * (1 + 1e-12):
+        if min(mean + math.sqrt(view.risk * variance), most) > batch.capacity * (1 + 1e-12):
             return False
     return True
 

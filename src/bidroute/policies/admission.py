@@ -30,7 +30,7 @@ from bidroute.policies.admission_walk_kernels import walk_rows
 from bidroute.policies.base import Assignment, Hold
 
 GRID_POINTS = 64
-DEFAULT_RISK_Z = 2.0  # fewest preemptions for the least delay, with and without predictions
+DEFAULT_RISK_Z = 2.6  # fewest preemptions for the least delay, with and without predictions
 DEFAULT_MAX_SKIPS = 8  # most of what overtaking gains in the mean, before the tail pays for it
 HOLD_BY_VERDICT = {
     kernels.NEVER_HERE: Hold.KV_FUTURE,

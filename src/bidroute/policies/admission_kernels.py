@@ -220,8 +220,14 @@ def _alive_at(view: View, b: int, delay: int) -> int:
 
 @kernel
 def _grid_safe(view: View, d: int, first: int, last: int, size: int, length_class: int, exact: int, delay: int) -> int:
-    """The first of the buckets `first` … `last`−1 with E[KV] + z·sd[KV] > C, or −1; without a square root."""
+    """The first of the buckets `first` … `last`−1 with E[KV] + z·sd[KV] > C, or −1; without a square root.
+
+    A bucket in which all would fit if nobody had ended by then is safe whatever the deviation: with few large prompts
+    that end soon, but nobody knows when, E + z·sd is more than there can be.
+    """
     base, capacity = size + 0.5 * (view.numbers[d, BLOCK] - 1), view.numbers[d, CAPACITY]
+    block, running = view.numbers[d, BLOCK], view.numbers[d, LEASES] + 1
+    all_now = view.numbers[d, HELD] + in_blocks(size, block) + running * (block - 1)
     for b in range(first, last):
         if exact > 0:
             if view.distance[b] >= exact:
@@ -231,7 +237,8 @@ def _grid_safe(view: View, d: int, first: int, last: int, size: int, length_clas
             alive, tokens = view.residual[length_class, 0, _alive_at(view, b, delay)], base + view.growth[b]
         room = capacity - view.grids[MEAN, d, b] - alive * tokens
         variance = view.grids[VARIANCE, d, b] + alive * (1.0 - alive) * tokens * tokens
-        if room < 0.0 or view.risk * variance > room * room:
+        too_risky = room < 0.0 or view.risk * variance > room * room
+        if too_risky and all_now + running * view.growth[b] > capacity:
             return b
     return -1
 
