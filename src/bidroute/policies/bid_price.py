@@ -40,7 +40,7 @@ from bidroute.policies.release_kernels import FOR_LATER, PRICED_OUT, REASONS, Li
 from bidroute.pricing.cost_kernels import Prices
 from bidroute.pricing.prices import STEP, PriceSnapshot, ShadowPrices
 
-DEFAULT_RISK_Z = 1.75
+DEFAULT_RISK_Z = 2.5
 DEFAULT_MAX_SKIPS = 8
 MOST_STEP = 1.0
 LIMITS = tuple(Limits(pairs=16_384, spare=48, idle_cut=0.5))
