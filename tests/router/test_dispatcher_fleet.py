@@ -43,7 +43,7 @@ async def test_a_failing_request_alone_takes_nobody_out(make) -> None:
 
 async def test_back_pressure_shrinks_what_is_believed_for_a_while(make) -> None:
     bench = make()
-    worker = bench.worker("a", slots=4)
+    worker = bench.worker("a", slots=4, kv_tokens=4000)
     tickets = [bench.dispatcher.submit(JOB) for _ in range(4)]
     await bench.settle()
     bench.dispatcher.failed(tickets[3], Failure.BACK_PRESSURE)

@@ -60,7 +60,7 @@ async def test_one_models_full_fleet_holds_up_no_other(make) -> None:
 
 async def test_a_worker_of_two_models_is_shared_and_not_overfilled(make) -> None:
     bench = make()
-    bench.worker("x", slots=2, models="x"), bench.worker("both", slots=4, models="x y")
+    bench.worker("x", slots=2, kv_tokens=4000, models="x"), bench.worker("both", slots=4, kv_tokens=4000, models="x y")
     xs, ys, ended = submit(bench, "x", 30), submit(bench, "y", 30), []
     for _ in range(6):
         await bench.where(ys[-1])
