@@ -23,6 +23,7 @@ from tools.results.sections import AZURE_CONV, FLEETS, Command, Section
 
 MANIFEST = "manifest.json"
 PAGE = "README.md"
+TRACE_NAME = "azure_conv.csv"  # what the user's copy of the trace is called in the folder
 SMALL = {"--requests": "60", "--seeds": "1", "--points": "1", "--jobs": "1"}  # what a small version runs
 _FEW_RUNS = ("--requests", "--seeds", "--jobs")
 _SMALL_IS_FEW = {
@@ -58,6 +59,10 @@ def make(sections: Sequence[Section], plan: Plan) -> list[str]:
     for name, text in FLEETS.items():
         (plan.folder / name).write_text(text, encoding="utf-8")
     manifest = _manifest(plan.folder)
+    if plan.azure_conv is not None:
+        trace = plan.folder / TRACE_NAME
+        trace.unlink(missing_ok=True)
+        trace.symlink_to(plan.azure_conv.resolve())  # so that what is printed does not depend on where yours is
     skipped = []
     commands = [command for section in sections for command in section.commands]
     for number, command in enumerate(commands, start=1):
@@ -93,15 +98,13 @@ def page(sections: Sequence[Section], plan: Plan, manifest: dict[str, Any]) -> s
 
 
 def shown(command: Command, plan: Plan) -> str:
-    """The command as the page shows it: the trace by its name alone."""
-    return shlex.join(["bidroute", *arguments(command, plan, trace_name="azure_conv.csv")])
+    """The command as the page shows it, and as it runs in the folder."""
+    return shlex.join(["bidroute", *arguments(command, plan)])
 
 
-def arguments(command: Command, plan: Plan, *, trace_name: str | None = None) -> list[str]:
+def arguments(command: Command, plan: Plan) -> list[str]:
     """What follows `bidroute`; in a small version with few requests, seeds and points."""
-    words = shlex.split(command.typed)
-    trace = trace_name or str(plan.azure_conv)
-    words = [trace if word == AZURE_CONV else word for word in words]
+    words = [TRACE_NAME if word == AZURE_CONV else word for word in shlex.split(command.typed)]
     if plan.small:
         for option in _SMALL_IS_FEW.get(words[0], ()):
             if option in words:
