@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
 from threading import Thread
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bidroute.core import lengths as lengths_module
 from bidroute.core.lengths import MEMORY_REQUESTS, PRIOR_MEDIAN_TOKENS, PRIOR_WEIGHT, LengthModel
 from bidroute.core.lengths_kernels import product_limit
 from bidroute.core.queue import FloatArray, IntArray
@@ -344,32 +347,39 @@ def test_resolution_is_the_share_of_variance_between_classes() -> None:
 
 
 def test_what_ends_while_another_thread_learns_is_news_for_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, ended_meanwhile = taught(np.full(40, 10)), 50
-    for _ in range(10):
+    """Of 100 short ones an estimate is made; before it is done, 100 long ones have ended."""
+    model, moments = LengthModel(1, 4096), LengthModel._log_moments_of
+    for _ in range(100):
         model.observe(0, 10)
-    estimate = LengthModel._mean_ratio
 
-    def estimate_while_some_end(self: LengthModel, *arguments: object) -> float:
-        for _ in range(ended_meanwhile):
+    def moments_while_others_end(self: LengthModel, length_class: int) -> FloatArray:
+        for _ in range(100):
             self.observe(0, 1000)
-        return estimate(self, *arguments)  # type: ignore[arg-type]
+        return moments(self, length_class)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LengthModel, "_mean_ratio", estimate_while_some_end)
+        patch.setattr(LengthModel, "_log_moments_of", moments_while_others_end)
         model.learn(NOBODY, NOBODY)
-    assert int(model.finished[0]) == 50 + 2 * ended_meanwhile  # of all classes together, and of this one
-    model.observe(0, 1000)
+    assert model.mean_tokens(0) < 20.0
+    assert int(model.finished[0]) == 200
+    assert model.due()
     model.learn(NOBODY, NOBODY)
-    everything = taught(np.concatenate([np.full(50, 10), np.full(101, 1000)]))
-    everything.learn(NOBODY, NOBODY)
-    assert model.mean_tokens(0) == pytest.approx(everything.mean_tokens(0), rel=0.1)
+    assert not model.due()
+    assert model.mean_tokens(0) > 400.0
 
 
-def test_many_threads_lose_no_observation() -> None:
+def test_many_threads_lose_no_observation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of each, another thread gets its turn."""
+
+    def exp_at_leisure(x: float) -> float:
+        time.sleep(1e-4)
+        return math.exp(x)
+
+    monkeypatch.setattr(lengths_module, "math", SimpleNamespace(**{**vars(math), "exp": exp_at_leisure}))
     model = LengthModel(2, 100)
 
     def observe_many() -> None:
-        for _ in range(500):
+        for _ in range(50):
             model.observe(0, 7)
 
     threads = [Thread(target=observe_many) for _ in range(4)]
@@ -377,4 +387,5 @@ def test_many_threads_lose_no_observation() -> None:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         model.learn(NOBODY, NOBODY)
-    assert model.finished.tolist() == [2000, 0]
+    assert model.finished.tolist() == [200, 0]
+    assert model._weight[0] == pytest.approx(math.exp(200.0 / MEMORY_REQUESTS))

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -180,6 +181,24 @@ def test_a_larger_risk_margin_admits_less() -> None:
         admission.begin(now, [0])
         taken.append(len(admission.walk(now.queue, np.arange(256)).released))
     assert taken[0] > taken[1] > taken[2] > 10
+
+
+@pytest.mark.parametrize(
+    ("candidate", "verdict"),
+    [(9_000, RELEASED), (9_850, RELEASED), (9_950, KV_FUTURE), (10_000, KV_NOW)],
+)
+def test_what_fits_even_if_nobody_ends_is_safe_whatever_the_deviation(candidate: int, verdict: int) -> None:
+    """Three of 30 000 tokens that end within 29 periods, but nobody knows when: z·sd alone is half of the device, where
+    the four of them grow by 116 tokens at most."""
+    lengths = LengthModel(1, 4096)
+    for tokens in range(1, 30):
+        for _ in range(20):
+            lengths.observe(0, tokens)
+    lengths.learn(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    now = replace(state([Device("a", 8, 100_000)], [(candidate, 0, 0)], [(0, 29_999, 0, 0, 0)] * 3), lengths=lengths)
+    admission = Admission(risk_z=2.5)
+    admission.begin(now, [0])
+    assert admission.walk(now.queue, np.arange(1)).verdicts.tolist() == [verdict]
 
 
 def test_the_conservative_grid_admits_less_but_not_much_less() -> None:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -202,6 +204,22 @@ def test_explanations_say_what_the_decision_does_and_change_nothing() -> None:
     np.testing.assert_array_equal(policy.prices().slot_price, before.slot_price)
     assert waiting.queue.skips.max() == 0
     assert ids(decided(policy, waiting)) == [0]
+
+
+def test_an_update_beside_an_explanation_keeps_its_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread steps the prices while the decision is taken for the account of it."""
+    waiting, policy = state([ROOMY], [(10, 0, 5)], arrival_s=SAME_MOMENT), priced(0.01)
+    take = policy._take
+
+    def take_while_prices_step(*arguments: Any) -> Any:
+        taken = take(*arguments)
+        policy.shadow_prices.slot_price[:] = 7.0
+        return taken
+
+    monkeypatch.setattr(policy, "_take", take_while_prices_step)
+    (account,) = policy.explain(1.0, waiting, [0], [0])
+    assert account.held_by is None
+    assert policy.prices().slot_price.min() == 7.0
 
 
 def test_nothing_to_explain_when_nobody_is_ready() -> None:

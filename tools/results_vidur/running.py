@@ -21,7 +21,7 @@ Row = dict[str, Any]
 SLO = Slo(ttft_s=2.0, e2e_s=15.0, tpot_s=0.1)
 
 
-def run_all(cases: Sequence[Case], journal: Path, jobs: int = 1) -> dict[Case, Row]:
+def run_all(cases: Sequence[Case], journal: Path, jobs: int) -> dict[Case, Row]:
     """The figures of every case, by `jobs` processes; what the journal has from the same code is not run again."""
     journal.parent.mkdir(parents=True, exist_ok=True)
     known = read_journal(journal)

@@ -72,7 +72,7 @@ class LengthModel:
         self._ended_at = np.zeros((classes, RATIO_STEPS * MOST_RATIO + 1))  # by tokens over prior mean, in steps
         self._scale = np.ones(classes)  # of the prior, as of each class's last estimate
         nobody = np.zeros(0, dtype=np.int64)
-        self.survival = np.stack([self._estimate(c, nobody) for c in range(classes)])
+        self.survival = np.stack([self._estimate(c, self._ended[c], nobody) for c in range(classes)])
         self._log_moments = np.stack([self._log_moments_of(c) for c in range(classes)])
 
     @property
@@ -129,7 +129,7 @@ class LengthModel:
             if not (self._has_news(c) or abs(math.log(scale / self._scale[c])) > SCALE_STEP):
                 continue
             self._scale[c] = scale
-            self.survival[c] = self._estimate(c, running_tokens[running_class == c])
+            self.survival[c] = self._estimate(c, self._take_news(c), running_tokens[running_class == c])
             self._log_moments[c] = self._log_moments_of(c)
             self.changed_at[c] = self.version + 1  # before `version`, by which readers know that there is something new
             self.version += 1
@@ -154,13 +154,16 @@ class LengthModel:
         survival = product_limit(ended_at, running_steps, median, self._shape, SCALE_WEIGHT)
         return (float(survival.sum()) - 0.5) / RATIO_STEPS
 
-    def _estimate(self, length_class: int, running_tokens: IntArray) -> FloatArray:
-        """The survival of a class, float64[horizon+1], from all that has ended by now; that is news no more."""
-        median = float(self._prior_median[length_class] * self._scale[length_class])
+    def _take_news(self, length_class: int) -> FloatArray:
+        """How many of a class have ended by now at each length, float64[horizon+1]; none of them is news any more."""
         with self._counting:
-            ended = self._ended[length_class] / self._weight[length_class]
             self._learned[length_class] += self._unlearned[length_class]
             self._unlearned[length_class] = 0
+            ended: FloatArray = self._ended[length_class] / self._weight[length_class]
+            return ended
+
+    def _estimate(self, length_class: int, ended: FloatArray, running_tokens: IntArray) -> FloatArray:
+        median = float(self._prior_median[length_class] * self._scale[length_class])
         return product_limit(ended, running_tokens, median, self._shape, PRIOR_WEIGHT)
 
     def _log_moments_of(self, length_class: int) -> FloatArray:

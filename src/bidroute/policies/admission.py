@@ -69,21 +69,20 @@ class ResidualTables:
 
     def __init__(self, *, conservative: bool = False) -> None:
         self.conservative = conservative
-        self._lengths: LengthModel | None = None
-        self._current: tuple[int, Tables] | None = None  # of which version; replaced whole, never written to
+        self._current: tuple[LengthModel, int, Tables] | None = None  # of which version; replaced whole, never changed
 
     def refresh(self, lengths: LengthModel) -> Tables:
         """The tables for this model as it is now. A decision and an update may call this from two threads at once: each
         fills tables of its own, and what is learned meanwhile is told by a version read before."""
-        current = self._current
-        if current is None or self._lengths is not lengths:
-            self._lengths, current = lengths, (-1, self._empty(lengths))
-        version, (before, tables) = lengths.version, current
+        known, before, tables = self._current or (None, -1, None)
+        if tables is None or known is not lengths:
+            before, tables = -1, self._empty(lengths)
+        version = lengths.version
         if before != version:
             changed = (lengths.changed_at > before).nonzero()[0]
             tables = tables._replace(residual=tables.residual.copy(), residual_tokens=tables.residual_tokens.copy())
             kernels.fill_residuals(lengths.survival, changed, tables.distance, tables.residual, tables.residual_tokens)
-            self._current = version, tables
+            self._current = lengths, version, tables
         return tables
 
     def _empty(self, lengths: LengthModel) -> Tables:

@@ -20,6 +20,7 @@ from bidroute.policies.bid_price import DEFAULT_MAX_SKIPS, DEFAULT_RISK_Z, BidPr
 from bidroute.policies.price_updates import Moment, PriceUpdates
 from bidroute.policies.registry import PolicySettings, register
 from bidroute.pricing.exact_lp import load_highspy
+from bidroute.pricing.mixed_kernels import chunk_tokens
 from bidroute.pricing.prices import ShadowPrices
 from bidroute.pricing.sampled_lp import Devices, exact_prices
 
@@ -99,7 +100,7 @@ class ResolvingUpdates(PriceUpdates):
         return Devices(
             np.stack([row[active] for row in left]),
             capacity,
-            np.maximum(capacity[2] - fleet.open_leases[active], 1),  # as `mixed_kernels.chunk_tokens` has it
+            np.array([chunk_tokens(*one) for one in zip(capacity[2], fleet.open_leases[active], strict=True)]),
             fleet.period_s[active],
         )
 
